@@ -1,5 +1,5 @@
 // Each actor of a rank dies at each message in turn: the failure map names it, and the next call
-// works.
+// works. So does a rank for whose bytes the others wait.
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <cairn/tests/simulation/options.hpp>
@@ -85,6 +85,53 @@ TEST_CASE("an actor that dies at any message is named, and the next call works")
                std::string(to_string(operation)));
           if (!die_at(victim, rank, operation, message, coverage)) break;
         }
+      }
+}
+
+// Returns false if the load had ended when the rank would have been lost.
+bool lose_at(Trouble::What what, int rank, std::uint64_t message, Coverage& coverage) {
+  World world(message, coverage);
+  world.tracing = options().trace;
+  JobSpec job;
+  job.size = 3;
+  CallSpec call;
+  call.coordinator = kCoordinator;
+  call.version = {++world.last_content, 0};
+  job.program = {call};
+  world.run(job);
+  job.program[0].operation = Operation::kLoad;
+  job.shares_reads = true;
+  job.quiet = false;
+  Trouble loss;
+  loss.what = what;
+  loss.rank = rank;
+  loss.length = std::chrono::seconds(60);
+  loss.when = Trouble::When::kMessage;
+  loss.operation = message;
+  job.troubles.push_back(loss);
+  world.run(std::move(job));
+  std::vector<Report> survivors;
+  for (const Report& report : world.ledger.reports())
+    if (report.job == world.jobs() - 1 && report.rank != rank) survivors.push_back(report);
+  CHECK(survivors.size() == 2);
+  for (const Report& report : survivors) {
+    const FailureMap& failures = report.finished.failures;
+    CHECK((failures == survivors.front().finished.failures));
+    CHECK(report.ended - report.began < world.options.phase_deadline);
+    if (!failures.empty()) CHECK_MESSAGE((failures.size() == 1 && failures.count(rank) == 1), to_string(report.finished));
+  }
+  world.check_end(2);
+  for (const auto& violation : world.violations()) FAIL_CHECK(violation);
+  return coverage[to_string(what)] > 0;
+}
+
+TEST_CASE("a rank that reads for others is lost at any message, and the others end with the same map") {
+  for (const auto what : {Trouble::What::kKillProcess, Trouble::What::kKillMachine, Trouble::What::kFreeze})
+    for (const int rank : {kCoordinator, 2})
+      for (std::uint64_t message = options().first_seed + 1; message <= options().last_seed + 1; message += testing::kStride) {
+        Coverage coverage;
+        INFO("rank ", rank, ", after message ", message, ": ", std::string(to_string(what)));
+        if (!lose_at(what, rank, message, coverage)) break;
       }
 }
 

@@ -109,7 +109,11 @@ Metadata WatchedReader::read_metadata() {
 }
 
 Future<bool> WatchedReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
-  return watched_data<bool>(watcher_, [&] { return reader_.read_data(plan, planner).get(); });
+  return watcher_.read_ends(watched_data<bool>(watcher_, [&] { return reader_.read_data(plan, planner).get(); }));
+}
+
+void WatchedReader::abandon() noexcept {
+  watched(watcher_, Hook::kAbandon, [&] { reader_.abandon(); });
 }
 
 }  // namespace cairn::simulation

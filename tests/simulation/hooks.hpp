@@ -59,6 +59,8 @@ class HookWatcher {
   virtual void save_begins(const std::string& save_id) = 0;
   virtual void load_begins(const std::string& save_id) = 0;
   virtual void save_settles(Committed committed) = 0;
+  // Returns the end of a read: at once, or when the bytes that other ranks pass on have come.
+  virtual Future<bool> read_ends(Future<bool> own_read) = 0;
 };
 
 // Runs one hook. Throws what the hook or the watcher throws.
@@ -174,6 +176,7 @@ class WatchedReader final : public StorageReader {
     return watched(watcher_, Hook::kPrepareGlobalPlan, [&] { return reader_.prepare_global_plan(std::move(plans)); });
   }
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
+  void abandon() noexcept override;
   bool validate_checkpoint_id(const std::string& id) const override { return reader_.validate_checkpoint_id(id); }
 
  private:

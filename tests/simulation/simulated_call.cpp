@@ -2,6 +2,7 @@
 // torch first
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
@@ -14,6 +15,7 @@ namespace cairn::simulation {
 namespace {
 
 using protocol::Operation;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // The text that a rank contributes to an agreement.
@@ -155,6 +157,10 @@ void SimulatedCall::hook_begins(Hook hook) {
   rank_.trace("runs " + name);
   rank_.hook_runs(number_, hook);
   if (finished_) accuse(name + " ran after the call had ended");
+  if (hook == Hook::kAbandon && read_) {
+    was_stopped_ = true;
+    std::exchange(read_, {})->set_exception(std::make_exception_ptr(Error(ErrorCode::kCancelled, "the read was cancelled")));
+  }
   const auto fault = rank_.troubles.hooks.find({number_, hook});
   if (fault == rank_.troubles.hooks.end()) return;
   world_.coverage.hit("trouble in " + name);
@@ -179,6 +185,19 @@ void SimulatedCall::hook_ends(Hook hook) {
   const auto fault = rank_.troubles.hooks.find({number_, hook});
   if (fault != rank_.troubles.hooks.end() && fault->second == HookFault::kFutureFails)
     throw std::runtime_error("planned fault in " + name_of(hook, is_load(spec())));
+  if (hook != Hook::kMoveData || !is_load(spec()) || !job_.spec().shares_reads) return;
+  for (int rank = 0; rank < job_.size(); ++rank)
+    if (rank != rank_.rank())
+      world_.time.after(world_.dice.between(milliseconds(0), milliseconds(2)), [this, rank] { job_.rank(rank).receive(number_); });
+}
+
+Future<bool> SimulatedCall::read_ends(Future<bool> own_read) {
+  if (!job_.spec().shares_reads || senders_ + 1 == job_.size()) return own_read;
+  return read_.emplace().future();
+}
+
+void SimulatedCall::receive() {
+  if (++senders_ + 1 == job_.size() && read_) std::exchange(read_, {})->set_value(true);
 }
 
 void SimulatedCall::hook_fails(Hook hook, const std::exception_ptr& exception) {
@@ -204,7 +223,7 @@ const StateDict& SimulatedCall::await_turn() {
     }
     if (turn == protocol::SaveTurn::kDropped) {
       world_.coverage.hit("a save is dropped before its turn");
-      was_dropped_ = true;
+      was_stopped_ = true;
       throw Error(ErrorCode::kCancelled, "the save was cancelled before its turn came");
     }
     world_.coverage.hit("a save waits for its turn");
@@ -225,7 +244,7 @@ void SimulatedCall::look_at_turn() {
 void SimulatedCall::done(cairn::CallResult outcome) {
   if (!rank_.alive()) return;
   if (finished_) return accuse("its outcome was reported twice");
-  if (!thread_.is_idle()) accuse("its outcome was reported before its last hook had ended");
+  if (!thread_.is_idle() || read_) accuse("its outcome was reported before its last hook had ended");
   finished_ = {std::move(outcome.failures), outcome.committed, std::move(outcome.save_id), std::move(outcome.answer)};
   world_.time.after(Duration(0), [this] { rank_.when_awake([this] { end(); }); });
 }
@@ -291,7 +310,7 @@ void SimulatedCall::judge(const protocol::CallResult& finished, bool heard) cons
     if (!is_known && !is_lost)
       accuse("its text cannot be sent, but that is not its failure: " + to_string(finished));
   }
-  if (heard && seen.own_hook_failed && !was_dropped_ && finished.failures.count(rank_.rank()) == 0) {
+  if (heard && seen.own_hook_failed && !was_stopped_ && finished.failures.count(rank_.rank()) == 0) {
     const bool cut_short = std::any_of(finished.failures.begin(), finished.failures.end(), [](const auto& entry) {
       return entry.second.kind == FailureKind::kCancelled || entry.second.kind == FailureKind::kInternal;
     });

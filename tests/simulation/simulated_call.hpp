@@ -45,8 +45,13 @@ class SimulatedCall final : private HookWatcher {
   void look_at_turn();
   // Checks the progress shown since the last call of this function.
   void look_at_progress();
+  // Another rank has passed on what it read for this one.
+  void receive();
   // Runs the hook in progress to its end after the process has died.
-  void drain() { thread_.drain(); }
+  void drain() {
+    thread_.drain();
+    read_.reset();
+  }
 
  private:
   void fill(Call& call);
@@ -58,6 +63,7 @@ class SimulatedCall final : private HookWatcher {
   void save_begins(const std::string& save_id) override;
   void load_begins(const std::string& save_id) override { loaded_ = save_id; }
   void save_settles(Committed committed) override;
+  Future<bool> read_ends(Future<bool> own_read) override;
 
   // The runtime reports the outcome. The trainer hears of it once its process runs.
   void done(CallResult outcome);
@@ -90,8 +96,10 @@ class SimulatedCall final : private HookWatcher {
   AsyncPlanner async_planner_;
 
   bool waits_for_turn_ = false;
-  bool was_dropped_ = false;  // before its turn
-  std::string loaded_;        // the save id that `read_metadata` returned
+  bool was_stopped_ = false;           // its save before its turn, or its read
+  int senders_ = 0;                    // the other ranks that have passed on what they read
+  std::optional<Promise<bool>> read_;  // while it waits for other ranks
+  std::string loaded_;                 // the save id that `read_metadata` returned
   std::optional<Phase> phase_shown_;
   std::vector<std::pair<int, protocol::Outcome>> outcomes_;  // with the sender
   std::optional<protocol::CallResult> finished_;

@@ -409,6 +409,12 @@ void SimulatedRank::link_message(int peer, const std::shared_ptr<const std::stri
   });
 }
 
+void SimulatedRank::receive(std::uint64_t number) {
+  when_awake([this, number] {
+    if (auto* const call = running_call(number)) call->receive();
+  });
+}
+
 void SimulatedRank::send_to(int peer, const SharedBytes& bytes) {
   if (alive_) job_.network().send(rank_, peer, bytes);
 }

@@ -104,6 +104,9 @@ class SimulatedRank : public Network::End, private DiskClient::Host, private Sim
   void link_down(const LinkDown& down) override;
   void link_message(int peer, const std::shared_ptr<const std::string>& bytes) override;
 
+  // Another rank has passed on what it read for this rank's call.
+  void receive(std::uint64_t call);
+
   // Suspends the running hook.
   void pause(Duration length);
 

@@ -75,6 +75,7 @@ struct JobSpec {
   bool zombies = false;             // ranks that are frozen at the end may wake up later
   bool lockstep = false;            // no rank makes a call before all others have ended the previous one
   bool own_tools = false;           // each background save has its own planner and writer
+  bool shares_reads = false;        // in a load, each rank's read ends once those of all others have
   bool quiet = true;                // nothing goes wrong: every call must succeed
 };
 
