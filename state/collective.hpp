@@ -12,6 +12,7 @@ namespace cairn {
 class Collective {
  public:
   virtual ~Collective() = default;
+  virtual int rank() const = 0;                       // in this group
   virtual const std::vector<int>& ranks() const = 0;  // world ranks, indexed by rank in this group
   // Copies the tensor of `root`, a rank of this group, to all ranks.
   virtual void broadcast(const torch::Tensor& tensor, int root) const = 0;

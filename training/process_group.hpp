@@ -106,7 +106,7 @@ class ProcessGroup final : public Collective {
   static ProcessGroup from_c10d(const C10dGroups& groups, const ProcessGroupOptions& options = {},
                                 const std::string& name = "training");
 
-  int rank() const;  // in this group
+  int rank() const override;  // in this group
   int size() const;
   const std::vector<int>& ranks() const override;  // world ranks, indexed by rank in this group
   int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }

@@ -218,6 +218,7 @@ Checkpointer::~Checkpointer() {
   } catch (...) {  // out of memory: nothing can be logged
   }
   // After the saves, which the actors know by these names.
+  self->passing_on.reset();
   for (const auto& slot : self->slots) self->world.release_checkpointer(slot);
   self->world.release_checkpointer(self->name);
 }
@@ -411,7 +412,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   const auto& reader = made.storage;
   if (!options.planner && !options.storage_reader && world.size() > 1)
     world.share_reads(dynamic_cast<CheckpointReader&>(*reader), options.read_once);
-  const bool divides = options.replica_group && !options.planner && !options.storage_reader && world.size() > 1;
+  const bool divides =
+      options.replica_group && !options.planner && !options.storage_reader && !options.reader.verify_first && world.size() > 1;
   if (divides && !passing_on) passing_on.emplace(world, name + "~replicas");
   StatefulObjects objects(state_dict);
 
@@ -465,8 +467,9 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       if (divided) {
         divided->undo(working);
         const MonotonicTime began = system_clock().now();
-        divided->pass_on(*passing_on, checkpoint_id, left());
-        world.runtime().note_operation(name, ticket, "pass_on", system_clock().now() - began);
+        CallResult passed = divided->pass_on(*passing_on, checkpoint_id, left());
+        world.runtime().note_last_step(name, ticket, "pass_on", "", system_clock().now() - began, passed);
+        if (!passed.ok()) throw CheckpointException(loading(checkpoint_id), std::move(passed));
       }
       display->end(true);
       // Tensors were filled in place. Other leaves reach the caller only after all ranks have
@@ -508,7 +511,9 @@ StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std
     throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");
   StateDict state_dict;
   const std::shared_ptr<LoadPlanner> planner = make_key_load_planner(prefixes, options.planning.keep_opaque);
-  implementation_->load(state_dict, checkpoint_id, options, prefixes, planner);
+  LoadOptions whole = options;
+  whole.replica_group = nullptr;
+  implementation_->load(state_dict, checkpoint_id, whole, prefixes, planner);
   std::string left_out;
   for (const std::string& name : planner->report().opaque) left_out += "\n  " + printable(name);
   if (!left_out.empty() && world().rank() == 0)

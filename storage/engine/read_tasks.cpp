@@ -299,6 +299,7 @@ std::size_t ReadJob::begin_stage(int stage) {
       make_tasks();
       return request_.verify_first ? tasks_.size() : 0;
     default:
+      receivers_.reserve(received_.size());  // a thread that has started must not be lost
       for (auto& [reader, tasks] : received_) {
         try {
           receivers_.push_back(start_thread("cairn-receive", [this, from = reader, mine = &tasks] { receive_all(from, *mine); }));

@@ -294,7 +294,7 @@ TEST_CASE("read once: a rank that can start no thread sends its streams") {
 
 TEST_CASE("read once: ranks that can start no thread read for themselves, with a warning") {
   constexpr int size = 3;
-  const std::string place = counted("once/no_threads");
+  const std::string place = counted("mem://once/no_threads");
   save_replicated(place, 2);
   const std::uint64_t once = load_on(1, place, {});
   LoadOptions options = reading(ReadOnce::kWorld);

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,12 +59,6 @@ std::int64_t bytes_of_all(const ProcessGroup& group) {
   return sum.cpu().item<std::int64_t>();
 }
 
-LoadOptions dividing(const ProcessGroup& group) {
-  LoadOptions options;
-  options.replica_group = std::make_shared<ProcessGroup>(group);
-  return options;
-}
-
 // Large tensors: some are cut into several pieces, of equal and unequal length.
 StateDict large(bool filled) {
   const auto make = [&](at::IntArrayRef sizes, at::ScalarType type) {
@@ -110,9 +106,11 @@ FailureMap failures_of(const std::function<void()>& load) {
 class WatchedGroup final : public Collective {
  public:
   explicit WatchedGroup(const ProcessGroup& group) : list(group.ranks()), group_(group) {}
+  int rank() const override { return group_.rank(); }
   const std::vector<int>& ranks() const override { return list; }
   void broadcast(const torch::Tensor& tensor, int root) const override {
     ++calls;
+    roots.insert(root);
     group_.broadcast(tensor, root);
   }
   void barrier() const override {
@@ -124,10 +122,17 @@ class WatchedGroup final : public Collective {
   std::vector<int> list;
   bool fails = false;
   mutable int calls = 0;
+  mutable std::set<int> roots;
 
  private:
   const ProcessGroup group_;
 };
+
+LoadOptions dividing(const std::shared_ptr<const Collective>& group) {
+  LoadOptions options;
+  options.replica_group = group;
+  return options;
+}
 
 }  // namespace
 
@@ -142,11 +147,14 @@ TEST_CASE("replica group: every byte of large tensors is read once, and every ra
       const std::int64_t all_read = bytes_of_all(rank.group);
       CHECK(equal(state, large(true)));
       state = large(false);
-      const std::uint32_t version = state["even"].tensor()._version();
-      checkpointer.load(state, rank.place, dividing(rank.group));
+      std::map<std::string, std::uint32_t> versions;
+      for (const auto& [key, value] : state) versions[key] = value.tensor()._version();
+      const auto group = std::make_shared<WatchedGroup>(rank.group);
+      checkpointer.load(state, rank.place, dividing(group));
       const std::int64_t once = bytes_of_all(rank.group);
       CHECK(equal(state, large(true)));
-      CHECK(state["even"].tensor()._version() > version);
+      for (const auto& [key, value] : state) CHECK(value.tensor()._version() > versions.at(key));
+      CHECK(group->roots.size() == static_cast<std::size_t>(size));
       CHECK(once * size <= 1.05 * static_cast<double>(all_read));
     });
 }
@@ -162,7 +170,7 @@ TEST_CASE("replica group: small, strided and tied tensors, and what are no tenso
       StateDict state = others(false);
       state["large"] = large(false);
       state["own"] = per_rank(torch::full({1 << 18}, -1, torch::kInt64));
-      LoadOptions options = dividing(rank.group);
+      LoadOptions options = dividing(std::make_shared<ProcessGroup>(rank.group));
       options.read_once = ReadOnce::kWorld;
       checkpointer.load(state, rank.place, options);
       CHECK(state.at("own").tensor().equal(saved.at("own").tensor()));
@@ -172,6 +180,64 @@ TEST_CASE("replica group: small, strided and tied tensors, and what are no tenso
     });
 }
 
+TEST_CASE("replica group: views of one memory, parameters, modules and marks stay as they are") {
+  for (const int size : sizes())
+    on_grouped_ranks(size, [&](const Rank& rank) {
+      Checkpointer checkpointer(rank.world);
+      const auto value = here(torch::arange(3 << 20, torch::kFloat32));
+      torch::nn::Linear saved(600, 800), model(600, 800);
+      saved->to(rank_device());
+      model->to(rank_device());
+      rank.group.broadcast(saved->weight.detach(), 0);
+      rank.group.broadcast(saved->bias.detach(), 0);
+      checkpointer.save(
+          {{"a", value}, {"b", value.detach()}, {"c", value.view({3, -1})}, {"parameter", value.clone()}, {"model", saved}},
+          rank.place);
+      const auto memory = torch::zeros_like(value), parameter = torch::zeros_like(value).set_requires_grad(true);
+      StateDict state{{"a", memory}, {"b", memory.detach()}, {"c", memory.view({3, -1})}, {"model", model}};
+      state["parameter"] = parameter;
+      StateDict nested{{"outer", frozen(Dict{{"inner", torch::zeros_like(value)}})}};
+      const auto group = std::make_shared<WatchedGroup>(rank.group);
+      checkpointer.load(state, rank.place, dividing(group));
+      CHECK(memory.equal(value));
+      CHECK(parameter.detach().equal(value));
+      CHECK(parameter.is_leaf());
+      CHECK(parameter.requires_grad());
+      CHECK(model->weight.equal(saved->weight));
+      CHECK(group->calls > 1);
+      checkpointer.save({{"outer", Dict{{"inner", value}}}}, rank.place + "_nested");
+      checkpointer.load(nested, rank.place + "_nested", dividing(group));
+      CHECK(nested["outer"]["inner"].tensor().equal(value));
+      CHECK(nested["outer"].is_frozen());
+      CHECK_FALSE(nested["outer"]["inner"].is_frozen());
+    });
+}
+
+TEST_CASE("replica group: loads that check all bytes first, or load by keys, use no group") {
+  on_grouped_ranks(sizes().front(), [&](const Rank& rank) {
+    Checkpointer checkpointer(rank.world);
+    checkpointer.save(large(true), rank.place);
+    const auto group = std::make_shared<WatchedGroup>(rank.group);
+    LoadOptions options = dividing(group);
+    CHECK(checkpointer.load_by_keys(rank.place, {}, options).at("even").tensor().equal(large(true).at("even").tensor().cpu()));
+    options.reader.verify_first = true;
+    StateDict state = large(false);
+    checkpointer.load(state, rank.place, options);
+    CHECK(equal(state, large(true)));
+    CHECK(group->calls == 0);
+  });
+}
+
+TEST_CASE("replica group: its ranks may have another order than those of the world") {
+  on_grouped_ranks(3, [&](const Rank& rank) {
+    Checkpointer checkpointer(rank.world);
+    checkpointer.save(large(true), rank.place);
+    StateDict state = large(false);
+    checkpointer.load(state, rank.place, dividing(std::make_shared<ProcessGroup>(rank.group.subgroup({2, 0, 1}, "turned"))));
+    CHECK(equal(state, large(true)));
+  });
+}
+
 TEST_CASE("replica group: a missing tensor keeps each rank's value, and dtypes are converted") {
   on_grouped_ranks(sizes().back(), [&](const Rank& rank) {
     Checkpointer checkpointer(rank.world);
@@ -179,7 +245,7 @@ TEST_CASE("replica group: a missing tensor keeps each rank's value, and dtypes a
     checkpointer.save({{"w", whole}}, rank.place);
     const auto own = here(torch::full({1 << 19}, rank.world.rank(), torch::kFloat32));
     StateDict state{{"w", torch::zeros_like(whole, torch::kFloat64)}, {"new", own.clone()}, {"newer", if_stored(own.clone())}};
-    LoadOptions options = dividing(rank.group);
+    LoadOptions options = dividing(std::make_shared<ProcessGroup>(rank.group));
     options.planning.allow_partial_load = options.planning.allow_dtype_cast = true;
     CHECK(checkpointer.load(state, rank.place, options).missing == std::vector<std::string>{"new"});
     CHECK(state["w"].tensor().equal(whole.to(torch::kFloat64)));
@@ -199,7 +265,7 @@ TEST_CASE("replica group: with hybrid sharding, the replicas of a shard divide i
     const auto part = here(torch::zeros({rows, columns}, torch::kInt64));
     StateDict state{{"w", ShardedTensor({2 * rows, columns}, DType::kInt64, {{part, {own % 2 * rows, 0}}})}};
     bytes_of_all(rank.group);
-    checkpointer.load(state, rank.place, dividing(replicas));
+    checkpointer.load(state, rank.place, dividing(std::make_shared<ProcessGroup>(replicas)));
     CHECK(bytes_of_all(rank.group) <= 1.05 * static_cast<double>(whole.nbytes()));
     CHECK(part.equal(whole.narrow(0, own % 2 * rows, rows)));
     CHECK(state["w"].sharded().local_shards().size() == 1);
@@ -214,8 +280,7 @@ TEST_CASE("replica group: a group that fails on a rank fails the load of all wit
     checkpointer.save(large(true), rank.place);
     const auto group = std::make_shared<WatchedGroup>(rank.group);
     group->fails = rank.world.rank() == 1;
-    LoadOptions options;
-    options.replica_group = group;
+    const LoadOptions options = dividing(group);
     StateDict state = large(false);
     const FailureMap map = failures_of([&] { checkpointer.load(state, rank.place, options); });
     REQUIRE(map.size() == 1);
@@ -244,8 +309,7 @@ TEST_CASE("replica group: if the load of a rank fails, nothing is passed on") {
     Checkpointer checkpointer(rank.world);
     checkpointer.save(large(true), rank.place);
     const auto group = std::make_shared<WatchedGroup>(rank.group);
-    LoadOptions options;
-    options.replica_group = group;
+    const LoadOptions options = dividing(group);
     StateDict state = large(false);
     rank.group.barrier();
     if (rank.world.rank() == 0) left = 3;
@@ -269,23 +333,51 @@ TEST_CASE("replica group: ranks that load into different tensors, or give a grou
     checkpointer.save(saved, rank.place);
     const bool differs = rank.world.rank() == 1;
     const auto group = std::make_shared<WatchedGroup>(rank.group);
-    LoadOptions options;
-    options.replica_group = group;
+    LoadOptions options = dividing(group);
     StateDict state = large(false);
     if (differs) state["other"] = torch::zeros_like(saved.at("other").tensor());
     FailureMap map = failures_of([&] { checkpointer.load(state, rank.place, options); });
     CHECK(map.begin()->second.code == ErrorCode::kMismatch);
     CHECK(map.begin()->second.what.find("ranks 0 and 1 load into different tensors") != std::string::npos);
     state.erase("other");
-    if (differs) group->list = {0};
+    const std::vector<int> all = group->list;
+    if (differs) std::swap(group->list[0], group->list[1]);
     map = failures_of([&] { checkpointer.load(state, rank.place, options); });
     REQUIRE(map.size() == 1);
     CHECK(map.at(1).code == ErrorCode::kInvalidArgument);
+    group->list = all;
+    if (differs) group->list.push_back(99);
+    map = failures_of([&] { checkpointer.load(state, rank.place, options); });
+    CHECK(map.begin()->second.code == ErrorCode::kMismatch);
+    CHECK(map.begin()->second.what.find("ranks that have another one") != std::string::npos);
+    group->list = all;
     if (differs) options.replica_group = nullptr;
     map = failures_of([&] { checkpointer.load(state, rank.place, options); });
     CHECK(map.at(1).what.find("replica_group") != std::string::npos);
     CHECK(group->calls == 0);
   });
+}
+
+TEST_CASE("replica group: tied tensors need equal values in the checkpoint, as without a group") {
+  for (const int size : sizes())
+    on_grouped_ranks(size, [&](const Rank& rank) {
+      Checkpointer checkpointer(rank.world);
+      // Of one piece each, which the ranks read in turn.
+      const auto value = here(torch::arange(1 << 19, torch::kFloat32));
+      auto other = value.clone();
+      other[77] = -1;
+      checkpointer.save({{"a", value.clone()}, {"b", value}, {"c", value.clone()}, {"d", other}}, rank.place);
+      const auto tied = torch::zeros_like(value), apart = torch::zeros_like(value);
+      StateDict state{{"a", apart}, {"b", tied}, {"c", tied}};
+      checkpointer.load(state, rank.place, dividing(std::make_shared<ProcessGroup>(rank.group)));
+      CHECK(tied.equal(value));
+      CHECK(apart.equal(value));
+      state = {{"a", apart}, {"b", tied}, {"d", tied}};
+      const FailureMap map =
+          failures_of([&] { checkpointer.load(state, rank.place, dividing(std::make_shared<ProcessGroup>(rank.group))); });
+      CHECK(map.begin()->second.code == ErrorCode::kMismatch);
+      CHECK(tied.equal(value));
+    });
 }
 
 TEST_CASE("replica group: tensors that share some of their memory are refused, as without a group") {
@@ -295,7 +387,8 @@ TEST_CASE("replica group: tensors that share some of their memory are refused, a
     checkpointer.save({{"a", whole.narrow(0, 0, 600000)}, {"b", whole.narrow(0, 400000, 600000)}}, rank.place);
     const auto memory = torch::zeros_like(whole);
     StateDict state{{"a", memory.narrow(0, 0, 600000)}, {"b", memory.narrow(0, 400000, 600000)}};
-    const FailureMap map = failures_of([&] { checkpointer.load(state, rank.place, dividing(rank.group)); });
+    const FailureMap map =
+        failures_of([&] { checkpointer.load(state, rank.place, dividing(std::make_shared<ProcessGroup>(rank.group))); });
     CHECK(map.begin()->second.code == ErrorCode::kMismatch);
     CHECK(memory.eq(0).all().item<bool>());
   });
