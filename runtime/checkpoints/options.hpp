@@ -92,15 +92,16 @@ struct LoadOptions {
   // Compressed values, and those of PyTorch's own files, are shared up to 64 MiB of stored bytes
   // each. No effect with a user-defined planner or reader, nor with `verify_first`.
   ReadOnce read_once = ReadOnce::kOff;
-  // The ranks that load the same tensors or shards as this one, with connections of the trainer's:
-  // for a replicated model the group of all ranks, with hybrid sharding that of the replicas. Give
-  // it on all ranks of the world or on none. The ranks of a group then divide the reading of each
-  // contiguous tensor of 1 MiB or more by rows, and the group passes the rows on: by NCCL between
-  // devices, by Gloo in host memory. Other values are read as `read_once` says. If the load of any
-  // rank fails, nothing is passed on. Nothing else may use the group during the load. The group's
-  // timeout bounds the passing on, instead of `deadline`. Fails with kMismatch, after reading, if
-  // ranks of a group load into different tensors. No effect with a user-defined planner or reader,
-  // nor in `load_by_keys`.
+  // A group of the ranks that load the same tensors or shards as this rank: for a replicated model
+  // all ranks, with hybrid sharding the replicas. Give one on all ranks of the world or on none.
+  // The ranks of a group then divide the reading of each contiguous tensor of 1 MiB or more by
+  // rows, and the group passes the rows on: by NCCL between devices, by Gloo in host memory. Other
+  // values are read as `read_once` says. If the load of any rank fails, nothing is passed on.
+  // Nothing else may use the group during the load. Its timeout bounds the passing on, instead of
+  // `deadline` and `cancellation`, and must be shorter than RuntimeOptions::join_deadline. Fails
+  // with kMismatch, after reading, if ranks of a group load into different tensors or have
+  // different groups. No effect with a user-defined planner or reader, with `verify_first`,
+  // `no_dist` or without `use_collectives`, nor in `load_by_keys`.
   std::shared_ptr<const Collective> replica_group;
   LoadPlannerOptions planning;
   CheckpointReaderOptions reader;

@@ -1,5 +1,6 @@
 // The main function of the tests that run as rank processes.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <doctest/doctest.h>  // its implementation, in a unity build too
+// Compiles doctest's implementation, even if a file before this one in a unity build has included it.
+#include <doctest/doctest.h>
 #include <cairn/runtime/testing/testing.hpp>
 int main(int argc, char** argv) { return cairn::testing::run_ranks(argc, argv); }

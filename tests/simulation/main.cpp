@@ -1,7 +1,8 @@
 // Options in addition to doctest's: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace.
 // See options.hpp.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <doctest/doctest.h>  // its implementation, in a unity build too
+// Compiles doctest's implementation, even if a file before this one in a unity build has included it.
+#include <doctest/doctest.h>
 #include <cairn/tests/support/torch.hpp>
 #include <string>
 

@@ -1,4 +1,4 @@
-// Lets this process start no further thread.
+// Prevents this process from starting threads.
 #pragma once
 
 #include <pthread.h>

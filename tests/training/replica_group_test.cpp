@@ -159,7 +159,7 @@ TEST_CASE("replica group: every byte of large tensors is read once, and every ra
     });
 }
 
-TEST_CASE("replica group: small, strided and tied tensors, and what are no tensors, load as without a group") {
+TEST_CASE("replica group: small, strided and tied tensors, and values other than tensors, load as without a group") {
   for (const int size : sizes())
     on_grouped_ranks(size, [&](const Rank& rank) {
       Checkpointer checkpointer(rank.world);
