@@ -14,7 +14,6 @@
 #include <new>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 

@@ -1,9 +1,6 @@
 #include <cairn/actors/rank_supervisor.hpp>
 
-#include <map>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include <caf/actor_cast.hpp>
 #include <caf/system_messages.hpp>
@@ -12,7 +9,6 @@
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/call_events.hpp>
 #include <cairn/actors/links/exit_reason.hpp>
-#include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/peers.hpp>
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/succession.hpp>

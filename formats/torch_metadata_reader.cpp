@@ -5,7 +5,6 @@
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
-#include <variant>
 #include <vector>
 
 #include <cairn/base/error.hpp>

@@ -12,7 +12,6 @@
 #include <cairn/base/utf8.hpp>
 #include <cairn/formats/opcodes.hpp>
 #include <cairn/formats/scalars.hpp>
-#include <cairn/formats/unicode.hpp>
 
 namespace cairn {
 

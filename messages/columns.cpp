@@ -1,7 +1,6 @@
 #include <cairn/messages/columns.hpp>
 
 #include <limits>
-#include <system_error>
 #include <utility>
 
 #include <cairn/base/error.hpp>

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <future>
 #include <limits>
-#include <set>
 #include <system_error>
-#include <thread>
 
 #include <cairn/base/clock.hpp>
-#include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_footer.hpp>

@@ -15,7 +15,6 @@
 #include <cairn/base/descriptor.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/formats/unicode.hpp>
 #include <cairn/messages/columns.hpp>
 #include <cairn/planning/global_plan.hpp>

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include <cairn/actors/links/plain_transform.hpp>

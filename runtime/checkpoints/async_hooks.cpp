@@ -1,8 +1,5 @@
 #include <cairn/runtime/checkpoints/async_hooks.hpp>
 
-#include <utility>
-#include <vector>
-
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>

@@ -1,6 +1,5 @@
 #include <cairn/runtime/checkpoints/call_options.hpp>
 
-#include <exception>
 #include <type_traits>
 #include <utility>
 

@@ -7,7 +7,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <torch/version.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

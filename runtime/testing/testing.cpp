@@ -1,11 +1,8 @@
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <optional>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -20,7 +17,6 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/testing/injection.hpp>
-#include <cairn/runtime/worlds/world.hpp>
 
 // The functions of <cairn/runtime/testing/testing.hpp>. That header is not included here, because
 // it needs doctest.

@@ -7,7 +7,6 @@
 
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 
 namespace cairn {

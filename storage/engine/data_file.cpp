@@ -1,7 +1,6 @@
 #include <cairn/storage/engine/data_file.hpp>
 
 #include <algorithm>
-#include <string>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/git_lfs.hpp>

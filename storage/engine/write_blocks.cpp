@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/base/error.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 
 namespace cairn {

@@ -7,7 +7,6 @@
 #include <zlib.h>
 
 #include <cairn/messages/trailer.pb.h>
-#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/formats/zip_format.hpp>
 

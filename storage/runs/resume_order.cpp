@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <optional>
-#include <string>
 #include <tuple>
 
 #include <cairn/base/error.hpp>

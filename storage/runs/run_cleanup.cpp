@@ -13,7 +13,6 @@
 #include <cairn/base/wait.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/runs/retention.hpp>
-#include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
 namespace {

@@ -1,8 +1,6 @@
 #include <cairn/storage/runs/run_directory.hpp>
 
 #include <algorithm>
-#include <exception>
-#include <map>
 #include <sstream>
 #include <tuple>
 #include <utility>

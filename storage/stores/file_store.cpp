@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
-#include <memory>
 
 #include <unistd.h>
 

@@ -5,14 +5,10 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/mutex.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
-#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/url.hpp>
 

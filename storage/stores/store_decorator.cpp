@@ -1,8 +1,5 @@
 #include <cairn/storage/stores/store_decorator.hpp>
 
-#include <exception>
-#include <utility>
-
 #include <cairn/base/running_work.hpp>
 #include <cairn/storage/store_observer.hpp>
 
