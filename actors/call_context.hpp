@@ -24,8 +24,6 @@ class CallContext {
   static protocol::Operation operation_of(const AnyCall& call);
 
   CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process, std::function<void(CallResult)> done);
-  CallContext(const CallContext&) = delete;
-  CallContext& operator=(const CallContext&) = delete;
 
   const Call& call() const;
   const SaveCall& save() const { return std::get<SaveCall>(call_); }

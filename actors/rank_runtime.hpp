@@ -29,8 +29,6 @@ class RankRuntime {
  public:
   RankRuntime(std::shared_ptr<ActorSystem> system, RankConfig config, std::shared_ptr<LinksFactory> links);
   ~RankRuntime();  // as shutdown(0)
-  RankRuntime(const RankRuntime&) = delete;
-  RankRuntime& operator=(const RankRuntime&) = delete;
 
   // Starts a call and returns its ticket. `done` is called exactly once, on any thread, after the
   // last hook has released the objects that `call` points to. Throws kPrecondition after shutdown,

@@ -32,8 +32,6 @@ class Tracer {
   // recorded.
   Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock());
   ~Tracer();
-  Tracer(const Tracer&) = delete;
-  Tracer& operator=(const Tracer&) = delete;
 
   // Fills in time, wall time, rank and id, keeps the event, passes it to the observer, and returns
   // its id. The event's `name` must never be freed.

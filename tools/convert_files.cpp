@@ -68,8 +68,6 @@ class PartialFile {
   ~PartialFile() {
     if (!finished_) ::unlink(partial_path_.c_str());
   }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
 
   // Returns whether an earlier process left bytes in the partial file, which are gone now.
   bool starts_over() const { return starts_over_; }

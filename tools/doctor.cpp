@@ -252,8 +252,6 @@ class TestFile {
     if (is_direct() && ::pwrite(file_.get(), block_.get(), kAlignment, 0) < 0 && errno == EINVAL) set_direct(false);
   }
   ~TestFile() { remove_name(); }
-  TestFile(const TestFile&) = delete;
-  TestFile& operator=(const TestFile&) = delete;
 
   bool is_direct() const { return (::fcntl(file_.get(), F_GETFL) & O_DIRECT) != 0; }
 

@@ -51,8 +51,6 @@ class ProgressBar {
  public:
   explicit ProgressBar(std::string doing);
   ~ProgressBar();
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
   // Sets the bytes done and in total. `done` values may arrive in any order: the largest counts.
   void update(std::uint64_t done, std::uint64_t all);
   std::uint64_t done() const;

@@ -71,8 +71,6 @@ class TraceFileReader {
   // kTraceVersion.
   explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr);
   ~TraceFileReader();
-  TraceFileReader(const TraceFileReader&) = delete;
-  TraceFileReader& operator=(const TraceFileReader&) = delete;
 
   const TraceHeader& header() const;
   // Reads the next event in file order, which may differ from the order of ids if several threads

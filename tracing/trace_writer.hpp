@@ -28,8 +28,6 @@ class TraceEncoder {
  public:
   TraceEncoder();
   ~TraceEncoder();
-  TraceEncoder(const TraceEncoder&) = delete;
-  TraceEncoder& operator=(const TraceEncoder&) = delete;
 
   // Append whole records to `bytes`.
   void header(const TraceHeader& header, Bytes& bytes);

@@ -135,10 +135,6 @@ Error handshake_fault() {
 
 // TLS without a socket: OpenSSL reads from `input_`, and appends to `*output_`.
 class TlsEngine {
- public:
-  TlsEngine(const TlsEngine&) = delete;
-  TlsEngine& operator=(const TlsEngine&) = delete;
-
  protected:
   TlsEngine(std::shared_ptr<const TlsKey> key, ConnectionSide side) : key_(std::move(key)), tls_(SSL_new(key_->context(side))) {
     BIO* const bio = BIO_new(bio_method());

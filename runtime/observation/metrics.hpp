@@ -86,8 +86,6 @@ class PrometheusMetrics final : public CallListener {
   // kUnavailable if the address cannot be bound.
   explicit PrometheusMetrics(PrometheusOptions options = {});
   ~PrometheusMetrics() override;
-  PrometheusMetrics(const PrometheusMetrics&) = delete;
-  PrometheusMetrics& operator=(const PrometheusMetrics&) = delete;
 
   // Names the run by the path or URL of its place, if it has no name yet.
   void name_run(const std::string& url);

@@ -20,8 +20,6 @@ class MetricsServer {
                 std::chrono::milliseconds client_deadline = std::chrono::seconds(2));
   // Disconnects a client that is being served.
   ~MetricsServer();
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
 
   int port() const { return split_address(to_string(local_endpoint(listener_))).port; }
 

@@ -29,8 +29,6 @@ class ProgressDisplay {
   };
   ProgressDisplay(What what, std::shared_ptr<const CallProgress> progress) noexcept;
   ~ProgressDisplay();  // like `end(false)`
-  ProgressDisplay(const ProgressDisplay&) = delete;
-  ProgressDisplay& operator=(const ProgressDisplay&) = delete;
 
   // Shows that the call has ended.
   void end(bool ok) noexcept;

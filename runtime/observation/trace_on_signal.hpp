@@ -20,8 +20,6 @@ class TraceOnSignal {
   // caught.
   TraceOnSignal(int number, int rank, std::function<void()> write);
   ~TraceOnSignal();
-  TraceOnSignal(const TraceOnSignal&) = delete;
-  TraceOnSignal& operator=(const TraceOnSignal&) = delete;
 
  private:
   void watch(int rank, const std::function<void()>& write);

@@ -107,8 +107,6 @@ class CheckpointManager {
   // `wait_for_copies` without a deadline does, but not beyond a grace period. Then stops catching
   // signals.
   ~CheckpointManager();
-  CheckpointManager(const CheckpointManager&) = delete;
-  CheckpointManager& operator=(const CheckpointManager&) = delete;
 
   // --- saving: collective ---
 

@@ -123,8 +123,6 @@ class LastWill {
     thread_.join();
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  LastWill(const LastWill&) = delete;
-  LastWill& operator=(const LastWill&) = delete;
 
  private:
   void wait() {

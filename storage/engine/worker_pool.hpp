@@ -36,8 +36,6 @@ class WorkerPool {
   WorkerPool(unsigned threads, const std::string& name);
   // Cancels all started work and waits for it: `finish` is called for every work.
   ~WorkerPool();
-  WorkerPool(const WorkerPool&) = delete;
-  WorkerPool& operator=(const WorkerPool&) = delete;
 
   // Returns the number of threads that take part in one work; at least 1.
   unsigned threads() const { return threads_wanted_ == 0 ? 1 : threads_wanted_; }

@@ -33,8 +33,6 @@ class RunCleanup {
   // Waits for the running and the pending clean-up. If the store does not return by the end of a
   // grace period, detaches the thread and logs that.
   ~RunCleanup();
-  RunCleanup(const RunCleanup&) = delete;
-  RunCleanup& operator=(const RunCleanup&) = delete;
 
   // Starts a clean-up and returns. `busy` has the places that saves may write to now. A later save
   // must call the function that `waiter` returns before it writes. `damaged` has the save ids of

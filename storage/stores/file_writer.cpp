@@ -56,9 +56,6 @@ class FileWriter final : public ObjectWriter {
     if (state_ == State::kWriting) discard();
   }
 
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
-
   void write_at(std::uint64_t offset, ByteSpan bytes) override {
     // Shared: several threads write different parts. `finish` and `discard` wait for all of them.
     SharedLock lock(mutex_);

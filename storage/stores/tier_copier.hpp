@@ -80,8 +80,6 @@ class TierCopier {
  public:
   TierCopier(std::string name, TierOptions options);
   ~TierCopier();  // stops the thread; copies in progress are discarded
-  TierCopier(const TierCopier&) = delete;
-  TierCopier& operator=(const TierCopier&) = delete;
 
   std::string url(const std::string& path) const { return "tiered://" + name_ + path; }
   std::shared_ptr<Store> near(const std::string& place) const;
