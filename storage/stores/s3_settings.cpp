@@ -1,9 +1,9 @@
 #include <cairn/storage/stores/s3_settings.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -14,16 +14,25 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/stores/s3_answers.hpp>
+#include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
 namespace {
 
-// Returns an environment variable; "" if it is not set.
-std::string s3_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
+// Returns the first text that is not empty; "" if there is none.
+std::string first_given(std::initializer_list<std::string> texts) {
+  const auto* const found = std::find_if(texts.begin(), texts.end(), [](const std::string& text) { return !text.empty(); });
+  return found == texts.end() ? "" : *found;
+}
+
+std::string without_slashes_at_end(const std::string& url) { return url.substr(0, url.find_last_not_of('/') + 1); }
+
+// Says why no credentials came from a service.
+Error no_credentials(ErrorCode code, const std::string& from, const std::string& why) {
+  return Error(code, "cannot get S3 credentials from " + from + ": " + why);
 }
 
 // --- credentials ---
@@ -140,9 +149,9 @@ S3Credentials parse_credentials(const std::string& text, const std::string& from
   };
   S3Credentials credentials{field("AccessKeyId"), field("SecretAccessKey"), field("Token"), time_of(field("Expiration"))};
   if (credentials.access_key.empty() || credentials.secret_key.empty())
-    throw Error(ErrorCode::kUnavailable,
-                "cannot get S3 credentials from " + from + ": its answer has none" +
-                    (field("Code").empty() ? "" : " (" + printable_utf8(field("Code").substr(0, 100)) + ")"));
+    throw no_credentials(
+        ErrorCode::kUnavailable, from,
+        "its answer has none" + (field("Code").empty() ? "" : " (" + printable_utf8(field("Code").substr(0, 100)) + ")"));
   return credentials;
 }
 
@@ -169,7 +178,7 @@ bool may_receive_token(const std::string& url) {
 
 // Returns the token in the file that a variable names. Read each time, since it changes.
 std::string token_of_file(const char* variable) {
-  const std::string path = s3_variable(variable);
+  const std::string path = environment_value(variable);
   std::ifstream file(path);
   std::ostringstream content;
   if (!(content << file.rdbuf())) throw Error(ErrorCode::kPermission, std::string("cannot read ") + variable + ", " + path);
@@ -181,7 +190,7 @@ std::string token_of_file(const char* variable) {
 std::string container_token() {
   constexpr const char* kTokenFile = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
   const std::string token =
-      s3_variable(kTokenFile).empty() ? s3_variable("AWS_CONTAINER_AUTHORIZATION_TOKEN") : token_of_file(kTokenFile);
+      environment_value(kTokenFile).empty() ? environment_value("AWS_CONTAINER_AUTHORIZATION_TOKEN") : token_of_file(kTokenFile);
   if (token.find_first_of("\r\n") != std::string::npos)
     throw Error(ErrorCode::kInvalidArgument, "the authorization token for container credentials has more than one line");
   return token;
@@ -195,20 +204,16 @@ S3Credentials container_credentials(const std::string& url) {
   const std::string from = "the container's service at " + host_of(url);
   const Answer answer = ask({"GET", url, token.empty() ? "" : "Authorization: " + token});
   if (answer.status == 401 || answer.status == 403)
-    throw Error(ErrorCode::kPermission,
-                "cannot get S3 credentials from " + from + ": " + outcome(answer) + "; see AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-  if (answer.status != 200) throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer));
+    throw no_credentials(ErrorCode::kPermission, from, outcome(answer) + "; see AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+  if (answer.status != 200) throw no_credentials(ErrorCode::kUnavailable, from, outcome(answer));
   return parse_credentials(answer.body, from);
 }
 
 std::optional<S3Credentials> instance_credentials(std::string& reason) {
-  std::string host = s3_variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-  if (host.empty()) host = kInstanceHost;
-  while (!host.empty() && host.back() == '/') host.pop_back();
+  const std::string host =
+      without_slashes_at_end(first_given({environment_value("AWS_EC2_METADATA_SERVICE_ENDPOINT"), kInstanceHost}));
   const std::string service = "the instance metadata service at " + host_of(host);
-  const auto failed = [&](const Answer& answer) {
-    return Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + service + ": " + outcome(answer));
-  };
+  const auto failed = [&](const Answer& answer) { return no_credentials(ErrorCode::kUnavailable, service, outcome(answer)); };
 
   const Answer session = ask({"PUT", host + "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 21600"});
   // 403: the service is switched off. Others of 400 to 499: it is not what is there.
@@ -217,8 +222,8 @@ std::optional<S3Credentials> instance_credentials(std::string& reason) {
     return std::nullopt;
   }
   if (session.status == 0)
-    throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + service + ": " + outcome(session) +
-                                             "; in a container, set the hop limit of the instance's metadata to 2, or give keys");
+    throw no_credentials(ErrorCode::kUnavailable, service,
+                         outcome(session) + "; in a container, set the hop limit of the instance's metadata to 2, or give keys");
   if (session.status != 200 || session.body.find_first_of("\r\n") != std::string::npos) throw failed(session);
   const std::string token = "X-aws-ec2-metadata-token: " + session.body;
 
@@ -239,21 +244,19 @@ std::optional<S3Credentials> instance_credentials(std::string& reason) {
 // AWS_WEB_IDENTITY_TOKEN_FILE is not set. `ca_bundle` is S3Settings::ca_bundle. Throws kPermission
 // if STS refuses, and otherwise what `s3_credentials_of_machine` throws.
 std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& region, const std::string& ca_bundle) {
-  if (s3_variable("AWS_WEB_IDENTITY_TOKEN_FILE").empty()) return std::nullopt;
-  const std::string role = s3_variable("AWS_ROLE_ARN");
+  if (environment_value("AWS_WEB_IDENTITY_TOKEN_FILE").empty()) return std::nullopt;
+  const std::string role = environment_value("AWS_ROLE_ARN");
   if (role.empty())
     throw Error(ErrorCode::kInvalidArgument, "AWS_WEB_IDENTITY_TOKEN_FILE is set, but not AWS_ROLE_ARN: set the role to assume");
-  std::string url = "https://sts." + region + ".amazonaws.com";
-  for (const char* name : {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_STS"})
-    if (const std::string chosen = s3_variable(name); !chosen.empty()) url = chosen;
-  while (!url.empty() && url.back() == '/') url.pop_back();
+  const std::string url =
+      without_slashes_at_end(first_given({environment_value("AWS_ENDPOINT_URL_STS"), environment_value("AWS_ENDPOINT_URL"),
+                                          "https://sts." + region + ".amazonaws.com"}));
   if (!may_receive_token(url))
     throw Error(ErrorCode::kInvalidArgument,
                 "a web identity token is sent over https:// only, or to this machine: set AWS_ENDPOINT_URL_STS to such a URL");
-  const std::string session = s3_variable("AWS_ROLE_SESSION_NAME");
   std::string form = "Action=AssumeRoleWithWebIdentity&Version=2011-06-15";
   for (const auto& [name, value] : {std::pair{"RoleArn", role},
-                                    {"RoleSessionName", session.empty() ? "cairn" : session},
+                                    {"RoleSessionName", first_given({environment_value("AWS_ROLE_SESSION_NAME"), "cairn"})},
                                     {"WebIdentityToken", token_of_file("AWS_WEB_IDENTITY_TOKEN_FILE")}})
     form += std::string("&") + name + "=" + s3_encode(value);
   const Answer answer = ask({"POST", url + "/", "", form, ca_bundle});
@@ -274,12 +277,11 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
     });
   const bool is_transient = code.rfind(" Throttling", 0) == 0 || code == " IDPCommunicationError";
   if (answer.status >= 400 && answer.status < 500 && answer.status != 429 && !is_transient)
-    throw Error(ErrorCode::kPermission, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code +
-                                            "; see AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN");
-  if (answer.status != 200)
-    throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code);
+    throw no_credentials(ErrorCode::kPermission, from,
+                         outcome(answer) + code + "; see AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN");
+  if (answer.status != 200) throw no_credentials(ErrorCode::kUnavailable, from, outcome(answer) + code);
   if (credentials.access_key.empty() || credentials.secret_key.empty())
-    throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": its answer has none");
+    throw no_credentials(ErrorCode::kUnavailable, from, "its answer has none");
   return credentials;
 }
 
@@ -288,12 +290,11 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
 // reason. Throws kInvalidArgument for invalid variables, and kUnavailable if the service exists but
 // fails. No error text contains credentials or tokens.
 std::optional<S3Credentials> s3_credentials_of_machine(std::string& reason) {
-  if (const std::string path = s3_variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"); !path.empty())
+  if (const std::string path = environment_value("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"); !path.empty())
     return container_credentials(kContainerHost + path);
-  if (const std::string url = s3_variable("AWS_CONTAINER_CREDENTIALS_FULL_URI"); !url.empty()) return container_credentials(url);
-  std::string disabled = s3_variable("AWS_EC2_METADATA_DISABLED");
-  std::transform(disabled.begin(), disabled.end(), disabled.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (disabled == "true") return std::nullopt;
+  if (const std::string url = environment_value("AWS_CONTAINER_CREDENTIALS_FULL_URI"); !url.empty())
+    return container_credentials(url);
+  if (lower_case(environment_value("AWS_EC2_METADATA_DISABLED")) == "true") return std::nullopt;
   return instance_credentials(reason);
 }
 
@@ -323,12 +324,11 @@ std::map<std::string, std::string> section_of(const std::string& path, const std
 }
 
 std::string shared_file(const char* variable_name, const char* name) {
-  const std::string path = s3_variable(variable_name);
-  return path.empty() ? s3_variable("HOME") + "/.aws/" + name : path;
+  return first_given({environment_value(variable_name), environment_value("HOME") + "/.aws/" + name});
 }
 
 bool addresses_by_host(bool is_aws, const std::string& bucket) {
-  const std::string chosen = s3_variable("CAIRN_S3_ADDRESSING");
+  const std::string chosen = environment_value("CAIRN_S3_ADDRESSING");
   // The certificate of AWS covers one label before its domain, so not a bucket with a '.'.
   if (chosen.empty()) return is_aws && bucket.find('.') == std::string::npos;
   if (chosen != "path" && chosen != "virtual")
@@ -339,37 +339,34 @@ bool addresses_by_host(bool is_aws, const std::string& bucket) {
 }  // namespace
 
 S3Settings s3_settings_from_environment(const std::string& bucket) {
-  const std::string chosen_profile = s3_variable("AWS_PROFILE");
-  const std::string profile = chosen_profile.empty() ? "default" : chosen_profile;
+  const std::string chosen_profile = environment_value("AWS_PROFILE");
+  const std::string profile = first_given({chosen_profile, "default"});
   const std::string credentials_path = shared_file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
   auto shared = section_of(credentials_path, profile);
   auto config = section_of(shared_file("AWS_CONFIG_FILE", "config"), profile == "default" ? profile : "profile " + profile);
 
   S3Settings settings;
-  for (const std::string& region : {s3_variable("AWS_REGION"), s3_variable("AWS_DEFAULT_REGION"), shared["region"],
-                                    config["region"], std::string("us-east-1")}) {
-    settings.region = region;
-    if (!region.empty()) break;
-  }
+  settings.region = first_given(
+      {environment_value("AWS_REGION"), environment_value("AWS_DEFAULT_REGION"), shared["region"], config["region"], "us-east-1"});
 
-  settings.endpoint = s3_variable("AWS_ENDPOINT_URL_S3");
-  if (settings.endpoint.empty()) settings.endpoint = s3_variable("AWS_ENDPOINT_URL");
+  settings.endpoint = first_given({environment_value("AWS_ENDPOINT_URL_S3"), environment_value("AWS_ENDPOINT_URL")});
   const bool is_aws = settings.endpoint.empty();
   if (is_aws) settings.endpoint = "https://s3." + settings.region + ".amazonaws.com";
   // Not shown: it would be a password in an error text.
   if (settings.endpoint.find('@') != std::string::npos)
     throw Error(ErrorCode::kInvalidArgument, "the S3 endpoint has a user name or password in its URL: set AWS_ACCESS_KEY_ID and " +
                                                  std::string("AWS_SECRET_ACCESS_KEY instead"));
-  while (!settings.endpoint.empty() && settings.endpoint.back() == '/') settings.endpoint.pop_back();
+  settings.endpoint = without_slashes_at_end(settings.endpoint);
   if (settings.endpoint.rfind("https://", 0) != 0 && settings.endpoint.rfind("http://", 0) != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "the S3 endpoint \"" + settings.endpoint + "\" is no URL that begins with https:// or http://");
-  settings.ca_bundle = s3_variable("AWS_CA_BUNDLE");
+  settings.ca_bundle = environment_value("AWS_CA_BUNDLE");
   settings.virtual_hosts = addresses_by_host(is_aws, bucket);
 
   // A profile that was asked for by name counts more than keys that are set for everything.
   S3Credentials& credentials = settings.credentials;
-  credentials = {s3_variable("AWS_ACCESS_KEY_ID"), s3_variable("AWS_SECRET_ACCESS_KEY"), s3_variable("AWS_SESSION_TOKEN")};
+  credentials = {environment_value("AWS_ACCESS_KEY_ID"), environment_value("AWS_SECRET_ACCESS_KEY"),
+                 environment_value("AWS_SESSION_TOKEN")};
   if (credentials.access_key.empty() && chosen_profile.empty())
     if (const auto found = s3_credentials_of_web_identity(settings.region, settings.ca_bundle)) {
       credentials = *found;

@@ -8,6 +8,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
@@ -57,8 +58,7 @@ void check_options(const std::string& name, const TierOptions& options) {
 
 // Returns the pair as CAIRN_TIERS defines it.
 std::optional<TierOptions> tier_in_environment(const std::string& name) {
-  const char* const text = std::getenv("CAIRN_TIERS");
-  std::string rest = text != nullptr ? text : "";
+  std::string rest = environment_value("CAIRN_TIERS");
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find(';'), rest.size());
     const std::string entry = rest.substr(0, end);
