@@ -31,8 +31,6 @@ struct FoundCall {
 // Finds the calls of one checkpointer on one rank while reading its events in order.
 class CallFinder {
  public:
-  using Call = FoundCall;
-
   void take(const ObservedEvent& event) {
     // Events before the first kCall belong to that call: other ranks may have called earlier.
     // The event of a call may be lost, so a later ticket begins a call as well.
@@ -45,7 +43,7 @@ class CallFinder {
       current_->call.first_id = next_first_ != 0 ? next_first_ : event.id;
       current_->call.begin = event.wall_time;
     }
-    Call& it = *current_;
+    FoundCall& it = *current_;
     if (it.call.ticket == 0) it.call.ticket = event.call;
     if (event.call != 0 && event.call != it.call.ticket) return;  // of an earlier call; `read` finds it
     // Several threads record events, so ids are not strictly ascending in a file.
@@ -84,7 +82,7 @@ class CallFinder {
     next_first_ = 0;
   }
 
-  std::vector<Call> calls() && {
+  std::vector<FoundCall> calls() && {
     if (current_) {
       current_->call.is_last = true;
       calls_.push_back(std::move(*current_));
@@ -108,8 +106,8 @@ class CallFinder {
     if (calls_.size() > kCallsMax) calls_.erase(calls_.begin(), calls_.begin() + kCallsMax / 2);
   }
 
-  std::vector<Call> calls_;
-  std::optional<Call> current_;
+  std::vector<FoundCall> calls_;
+  std::optional<FoundCall> current_;
   std::uint64_t next_first_ = 0;
   std::uint64_t outcome_id_ = 0;  // of the current call
 };
@@ -119,7 +117,7 @@ using AttemptKey = std::tuple<std::string, std::uint32_t, std::uint64_t, std::ui
 // Groups the calls of all ranks into attempts. Add calls with a known counter first.
 class Grouping {
  public:
-  void add(const std::string& job, std::uint32_t checkpointer, CallFinder::Call call) {
+  void add(const std::string& job, std::uint32_t checkpointer, FoundCall call) {
     if (call.call.attempt == 0) {
       later_.emplace_back(AttemptKey{job, checkpointer, 0, call.call.number}, std::move(call));
       return;
@@ -144,7 +142,7 @@ class Grouping {
   }
 
  private:
-  void put(const AttemptKey& key, CallFinder::Call call) {
+  void put(const AttemptKey& key, FoundCall call) {
     const auto [found, is_new] = attempts_.try_emplace(key);
     TracedAttempt& attempt = found->second;
     if (is_new) {
@@ -161,7 +159,7 @@ class Grouping {
     join(attempt, std::move(call));
   }
 
-  static void join(TracedAttempt& attempt, CallFinder::Call call) {
+  static void join(TracedAttempt& attempt, FoundCall call) {
     if (call.operation) attempt.operation = call.operation;
     if (!call.checkpoint_id.empty()) attempt.checkpoint_id = call.checkpoint_id;
     attempt.was_cancelled = attempt.was_cancelled && call.only_cancelled;
@@ -185,7 +183,7 @@ class Grouping {
   }
 
   std::map<AttemptKey, TracedAttempt> attempts_;
-  std::vector<std::pair<AttemptKey, CallFinder::Call>> later_;
+  std::vector<std::pair<AttemptKey, FoundCall>> later_;
 };
 
 bool is_earlier(const TracedFile& a, const TracedFile& b) {

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include <cairn/messages/trace.pb.h>
@@ -141,16 +140,9 @@ WallTime wall_of(std::int64_t nanoseconds) { return WallTime(Duration(nanosecond
 
 }  // namespace
 
-struct TraceNames::Set {
-  std::set<std::string, std::less<>> texts;
-};
-
-TraceNames::TraceNames() : set_(std::make_unique<Set>()) {}
-TraceNames::~TraceNames() = default;
-
 std::string_view TraceNames::intern(std::string_view text) {
-  const auto known = set_->texts.find(text);
-  return known != set_->texts.end() ? *known : *set_->texts.emplace(text).first;
+  const auto known = texts_.find(text);
+  return known != texts_.end() ? *known : *texts_.emplace(text).first;
 }
 
 struct TraceFileReader::Implementation {

@@ -10,7 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,15 +53,13 @@ struct TraceDamage {
 // Stores texts that many events share. The texts live as long as this object. Not thread-safe.
 class TraceNames {
  public:
-  TraceNames();
-  ~TraceNames();
+  TraceNames() = default;
   TraceNames(const TraceNames&) = delete;
   TraceNames& operator=(const TraceNames&) = delete;
   std::string_view intern(std::string_view text);
 
  private:
-  struct Set;
-  const std::unique_ptr<Set> set_;
+  std::set<std::string, std::less<>> texts_;
 };
 
 // Reads one file from start to end in bounded memory. Not thread-safe.
