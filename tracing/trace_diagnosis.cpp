@@ -16,12 +16,8 @@ namespace {
 
 // Returns the hook that an event belongs to.
 TracedHook hook_of(const TraceClocks& clocks, const ObservedEvent& event) {
-  TracedHook hook;
-  hook.name = event.name;
-  hook.actor = event.actor;
-  hook.begin = clocks.begin_of(event);
-  if (event.kind == EventKind::kOperation) hook.duration = event.duration;
-  return hook;
+  const bool has_ended = event.kind == EventKind::kOperation;
+  return {std::string(event.name), event.actor, clocks.begin_of(event), has_ended ? std::optional(event.duration) : std::nullopt};
 }
 
 // Returns the hook that ran in a rank when it gave its last sign, the latest one of several.
@@ -203,16 +199,11 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
 }
 
 TracedStoreOperation store_operation(const ObservedEvent& event) {
-  TracedStoreOperation operation;
-  operation.rank = event.rank;
-  operation.name = event.name;
   // In a failed operation, the exception follows the URL.
   const std::string_view url = event.text.substr(0, event.ok ? event.text.npos : event.text.find(": "));
   // Without a '/', rfind gives npos, and npos + 1 is 0: the whole text.
-  operation.object = url.substr(url.rfind('/') + 1);
-  operation.bytes = event.bytes;
-  operation.duration = event.duration;
-  return operation;
+  const std::string_view object = url.substr(url.rfind('/') + 1);
+  return {event.rank, std::string(event.name), std::string(object), event.bytes, event.duration};
 }
 
 // Returns the store operation that failed in a hook, the last one before the hook's end.
