@@ -43,22 +43,10 @@ inline torch::Tensor zeros_for(const torch::Tensor& parameter) {
 using OtherOptions = std::vector<std::pair<const char*, Value>>;
 
 struct AnyOptimizerKind {
-  template <class Options>
-  static bool keeps_state(const Options&) {
-    return true;
-  }
-  template <class Options>
-  static bool begins_as_absent(const Options&) {
-    return true;
-  }
-  template <class Options>
-  static bool needs(const Options&, std::string_view) {
-    return true;
-  }
-  template <class Options>
-  static double begins_with(const Options&) {
-    return 0;
-  }
+  static bool keeps_state(const torch::optim::OptimizerOptions&) { return true; }
+  static bool begins_as_absent(const torch::optim::OptimizerOptions&) { return true; }
+  static bool needs(const torch::optim::OptimizerOptions&, std::string_view) { return true; }
+  static double begins_with(const torch::optim::OptimizerOptions&) { return 0; }
 };
 
 template <class Optimizer>
