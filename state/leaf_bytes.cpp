@@ -239,16 +239,10 @@ class LeafReader {
 [[noreturn]] void fail_unsupported(const std::string& why) { throw Error(ErrorCode::kUnsupported, why); }
 
 bool holds_blob(const Value& value) {
-  if (value.is_blob()) return true;
-  if (value.is_list()) {
-    for (const auto& element : value.list())
-      if (holds_blob(element)) return true;
-  }
-  if (value.is_dict()) {
-    for (const auto& [key, element] : value.dict())
-      if (holds_blob(element)) return true;
-  }
-  return false;
+  const auto entry_holds_blob = [](const auto& entry) { return holds_blob(entry.second); };
+  if (value.is_list()) return std::any_of(value.list().begin(), value.list().end(), holds_blob);
+  if (value.is_dict()) return std::any_of(value.dict().begin(), value.dict().end(), entry_holds_blob);
+  return value.is_blob();
 }
 
 // Calls the pickler in the order in which CPython would pickle the same value.
@@ -285,10 +279,7 @@ class LeafPickler {
     }
     if (value.is_list()) {
       out_.empty_list();
-      if (value.list().empty()) return;
-      out_.mark();
-      for (const auto& element : value.list()) add(element, depth + 1);
-      return out_.appends();
+      return add_elements(value.list(), depth);
     }
     if (value.is_opaque()) fail_unsupported(value.opaque().why());
     fail_unsupported(std::string("a bytes object cannot hold ") + value.type_name());
@@ -335,7 +326,8 @@ class LeafPickler {
     open_.erase(value);
   }
 
-  void add_elements(c10::ArrayRef<c10::IValue> elements, int depth) {
+  template <class Elements>
+  void add_elements(const Elements& elements, int depth) {
     if (elements.empty()) return;
     out_.mark();
     for (const auto& element : elements) add(element, depth + 1);
