@@ -31,8 +31,8 @@
 namespace cairn {
 namespace {
 
-bool changed_while_loading(const FailureMap& failures) {
-  return std::any_of(failures.begin(), failures.end(), [](const auto& one) { return one.second.code == ErrorCode::kChanged; });
+bool has_code(const FailureMap& failures, ErrorCode code) {
+  return std::any_of(failures.begin(), failures.end(), [code](const auto& one) { return one.second.code == code; });
 }
 
 }  // namespace
@@ -191,13 +191,6 @@ namespace {
 // For calls with `no_dist`.
 Checkpointer alone() { return Checkpointer(World::single(), "default"); }
 
-// A user's own planner and storage may depend on each other's types, so no counting planner is put
-// between them.
-template <class Planner, class Storage>
-bool are_both_users(const Planner& planner, const Storage& storage) {
-  return planner != nullptr && storage != nullptr;
-}
-
 }  // namespace
 
 Checkpointer::Checkpointer(World world, std::string name) {
@@ -262,8 +255,10 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   };
   const auto progress = std::make_shared<CallProgress>();
   CountingSavePlanner counting(*planner, *progress);
+  // A user's own planner and storage may depend on each other's types, so no counting planner is
+  // put between them.
   call.hooks = make_save_hooks(objects.empty() ? state_dict : working,
-                               are_both_users(options.planner, options.storage_writer) ? *planner : counting, *writer.storage);
+                               options.planner && options.storage_writer ? *planner : counting, *writer.storage);
   call.progress = progress;
   auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =
@@ -452,8 +447,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       return *options.deadline - (system_clock().now() - start);
     };
     call.deadline = left();
-    call.hooks = make_load_hooks(working, are_both_users(options.planner, options.storage_reader) ? *planner_of_call : counting,
-                                 *reader, fit);
+    call.hooks = make_load_hooks(working, options.planner && options.storage_reader ? *planner_of_call : counting, *reader, fit);
     call.progress = progress;
     // The display follows this object over both tries.
     progress->restart();
@@ -478,9 +472,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       restore(objects, agreed_order, working, checkpoint_id, ticket, std::move(outcome));
       return;
     }
-    if (again && changed_while_loading(outcome.failures)) continue;
-    const auto is_corrupt = [](const auto& entry) { return entry.second.code == ErrorCode::kCorrupt; };
-    if (std::any_of(outcome.failures.begin(), outcome.failures.end(), is_corrupt)) own.forget_writer();
+    if (again && has_code(outcome.failures, ErrorCode::kChanged)) continue;
+    if (has_code(outcome.failures, ErrorCode::kCorrupt)) own.forget_writer();
     throw CheckpointException(loading(checkpoint_id), std::move(outcome));
   }
 }
