@@ -100,6 +100,8 @@ struct CheckpointManager::Implementation {
     std::exception_ptr unread;  // a failure that nobody has read; the caller throws it after doing its own work
   };
   Earlier wait_for_earlier(std::optional<milliseconds> deadline);
+  // Returns whether all asynchronous saves have ended. Sets `unread` if one has failed.
+  bool wait_for_flights(std::optional<milliseconds> deadline, std::exception_ptr& unread);
   void look_after_flights();
 
   // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
@@ -199,15 +201,8 @@ void CheckpointManager::Implementation::ended(const Place& place, const std::str
 CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wait_for_earlier(
     std::optional<milliseconds> deadline) {
   Earlier earlier;
-  bool have_ended = true;
-  try {
-    have_ended = checkpointer->wait_for_saves(deadline);
-  } catch (const CheckpointException&) {
-    // Thrown later: the new save is made all the same.
-    earlier.unread = std::current_exception();
-  }
-  look_after_flights();
-  if (have_ended) {
+  // A failure is thrown later: the new save is made all the same.
+  if (wait_for_flights(deadline, earlier.unread)) {
     names_taken.clear();
     return earlier;
   }
@@ -216,6 +211,17 @@ CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wa
   for (const auto& flight : in_flight) flight.second.cancel(over);
   earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
   return earlier;
+}
+
+bool CheckpointManager::Implementation::wait_for_flights(std::optional<milliseconds> deadline, std::exception_ptr& unread) {
+  bool have_ended = true;
+  try {
+    have_ended = checkpointer->wait_for_saves(deadline);
+  } catch (const CheckpointException&) {
+    unread = std::current_exception();
+  }
+  look_after_flights();
+  return have_ended;
 }
 
 void CheckpointManager::Implementation::look_after_flights() {
@@ -272,14 +278,8 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
 bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
   auto& self = *implementation_;
   const OneCall one(self.running, self.busy());
-  bool ended = true;
   std::exception_ptr unread;
-  try {
-    ended = self.checkpointer->wait_for_saves(deadline);
-  } catch (const CheckpointException&) {
-    unread = std::current_exception();
-  }
-  self.look_after_flights();
+  const bool ended = self.wait_for_flights(deadline, unread);
   if (self.news) self.start_cleanup();
   if (self.cleanup) self.cleanup->wait(deadline);
   if (unread) std::rethrow_exception(unread);
