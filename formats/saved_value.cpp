@@ -392,10 +392,7 @@ PickledLeaf pickle_leaf(const SavedValue& value, BlobsAs blobs) {
   Pickler out(blobs == BlobsAs::kOwnType && !value.is_opaque() && holds_blob(value.value, rules) ? 4 : 2);
   SavedPickler pickler(out, blobs);
   pickler.put(value);
-  PickledLeaf result;
-  result.tensors = pickler.tensors();
-  result.pickle = std::move(out).finish();
-  return result;
+  return {std::move(out).finish(), pickler.tensors()};
 }
 
 }  // namespace cairn

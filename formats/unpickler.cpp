@@ -165,10 +165,7 @@ class Unpickler {
   Id add_object(Id callee, Id arguments) {
     if (tree_.nodes_[arguments].kind != PickleKind::kTuple)
       corrupt(std::string("the arguments of a call are ") + to_string(tree_.nodes_[arguments].kind) + ", not a tuple");
-    PickleTree::Object made;
-    made.callee = callee;
-    made.arguments = arguments;
-    tree_.objects_.push_back(made);
+    tree_.objects_.push_back({callee, arguments});
     const auto id = add(PickleKind::kObject, 0, tree_.objects_.size() - 1);
     const auto& called = tree_.nodes_[callee];
     return called.kind != PickleKind::kGlobal || called.is_opaque ? opaque(id) : id;

@@ -195,12 +195,8 @@ std::vector<TensorProperties> properties_from_proto(const PropertyMessages& mess
       fail_decode(what, "dtype " + std::to_string(message.dtype()) + " is unknown");
     if (message.memory_format() < v1::MEMORY_FORMAT_CONTIGUOUS || message.memory_format() > v1::MEMORY_FORMAT_PRESERVE)
       fail_decode(what, "memory format " + std::to_string(message.memory_format()) + " is unknown");
-    TensorProperties properties;
-    properties.dtype = static_cast<DType>(message.dtype());
-    properties.memory_format = static_cast<MemoryFormat>(message.memory_format() - 1);
-    properties.requires_grad = message.requires_grad();
-    properties.pin_memory = message.pin_memory();
-    result.push_back(properties);
+    result.push_back({static_cast<DType>(message.dtype()), message.requires_grad(),
+                      static_cast<MemoryFormat>(message.memory_format() - 1), message.pin_memory()});
   }
   return result;
 }

@@ -67,11 +67,7 @@ void add(const SafetensorsTensor& tensor, std::uint32_t file, const std::string&
     for (std::size_t dim = 0; dim < offsets.size(); ++dim)
       stored.size[dim] = std::max(stored.size[dim], offsets[dim] + tensor.shape[dim]);
   stored.chunks.push_back({offsets, tensor.shape});
-  StorageInfo place;
-  place.file = file;
-  place.offset = place.payload_offset = tensor.offset;
-  place.length = tensor.bytes();
-  stored.storage.push_back(place);
+  stored.storage.push_back({file, tensor.offset, tensor.bytes(), tensor.offset, {}});
 }
 
 }  // namespace

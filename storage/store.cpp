@@ -84,13 +84,7 @@ std::vector<ObjectName> Store::children() {
   return found;
 }
 
-PlaceContents Store::contents() {
-  PlaceContents found;
-  found.objects = list();
-  found.open_attempts = open_attempts();
-  found.fenced_attempts = fenced_attempts();
-  return found;
-}
+PlaceContents Store::contents() { return {list(), open_attempts(), fenced_attempts(), {}}; }
 
 bool Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);

@@ -86,10 +86,8 @@ std::optional<std::filesystem::path> file_at(const std::string& place) {
 }
 
 OpenedCheckpoint open_checkpoint(const std::string& url) {
-  OpenedCheckpoint opened;
-  opened.store = open_existing(url);
-  opened.metadata = read_metadata(*opened.store);
-  return opened;
+  const auto store = open_existing(url);
+  return {store, read_metadata(*store)};
 }
 
 void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
