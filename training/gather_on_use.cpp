@@ -80,10 +80,7 @@ void note(const torch::Tensor& tensor, bool written, bool reads, const c10::Func
   // Views need sizes and strides only. Autograd makes many of them without ever reading.
   if (!reads) return;
   auto unit = unit_of(owner);
-  for (const auto& known : given.units) {
-    if (known == unit) return;
-  }
-  given.units.push_back(std::move(unit));
+  if (std::find(given.units.begin(), given.units.end(), unit) == given.units.end()) given.units.push_back(std::move(unit));
 }
 
 [[noreturn]] void refuse_on_parts(const c10::FunctionSchema& schema, const Given& given) {
