@@ -361,19 +361,14 @@ struct TraceOptions {
   std::string format;
   std::string output;
 };
-using SharedOptions = std::shared_ptr<TraceOptions>;
-
-void add_job(CLI::App& command, TraceChoice& choice) {
-  command.add_option("--job", choice.job, "The job: the beginning of its incarnation");
-  command.add_flag("--json", choice.json, "Print JSON");
-}
 
 void add_choice(CLI::App& command, TraceChoice& choice) {
   command.add_option("--attempt", choice.attempt,
                      "The save or load: its number (2, save:2, load:2), save id, a part of the checkpoint's id, or 'last'");
   command.add_option("--after", choice.after,
                      "Only saves and loads that began after this time: 2030-12-31T23:59:59 (UTC), or seconds since 1970");
-  add_job(command, choice);
+  command.add_option("--job", choice.job, "The job: the beginning of its incarnation");
+  command.add_flag("--json", choice.json, "Print JSON");
 }
 
 void add_filters(CLI::App& command, TraceMessagesOptions& filters) {
