@@ -49,6 +49,7 @@ set(CAIRN_PUBLIC_HEADERS
     actors/options.hpp
     state/adapters.hpp
     state/checkpoint_writer.hpp
+    state/collective.hpp
     state/fields.hpp
     state/hugging_face.hpp
     state/planner.hpp

@@ -12,7 +12,8 @@
 //             preparing, moving and ending wait for this rank's own tasks.
 // Tasks:      run one at a time, with one exception: Abandon runs beside the Write or Read that it
 //             stops, once the writer or reader has returned its future. An outcome that arrives
-//             while a task runs takes effect when the task ends. That of a load also stops a running Read.
+//             while a task runs takes effect when the task ends. That of a load also stops a
+//             running Read.
 // Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
 //             progress to the coordinator and gets the progress of all ranks.
 //             A rank that has lost its coordinator reports nothing. Progress reports affect no

@@ -196,8 +196,8 @@ void DividedLoad::exchange() const {
     if (!piece.rows.is_cpu()) on_device = &piece;
   }
   if (on_device != nullptr) {
-    // The device may still be at work. To copy an element waits for it. If its work was ended early,
-    // the next call throws.
+    // The device may still be at work, and copying an element waits for it. If its work was ended
+    // early, the next call throws.
     const torch::Tensor element = on_device->rows.view(-1).narrow(0, 0, 1);
     element.cpu();
     group_.broadcast(element, on_device->reader);

@@ -1,7 +1,7 @@
 // Options in addition to doctest's: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace.
 // See options.hpp.
 #define DOCTEST_CONFIG_IMPLEMENT
-// Compiles doctest's implementation, even if a file before this one in a unity build has included it.
+// Compiles doctest's implementation, even if another file of a unity build came first.
 #include <doctest/doctest.h>
 #include <cairn/tests/support/torch.hpp>
 #include <string>

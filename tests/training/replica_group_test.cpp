@@ -362,7 +362,7 @@ TEST_CASE("replica group: tied tensors need equal values in the checkpoint, as w
   for (const int size : sizes())
     on_grouped_ranks(size, [&](const Rank& rank) {
       Checkpointer checkpointer(rank.world);
-      // Of one piece each, which the ranks read in turn.
+      // Each is one piece, and the ranks read the pieces in turn.
       const auto value = here(torch::arange(1 << 19, torch::kFloat32));
       auto other = value.clone();
       other[77] = -1;
