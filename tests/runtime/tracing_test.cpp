@@ -50,16 +50,16 @@ std::string content_of(const fs::path& path) {
 StateDict state_that_fails(const World& world, const std::string& text) {
   StateDict state = common_state(world.rank(), world.size());
   if (world.rank() != 1) return state;
-  class Throws final : public Stateful {
+  class FailsToDescribe final : public Stateful {
    public:
-    explicit Throws(std::string text) : text_(std::move(text)) {}
+    explicit FailsToDescribe(std::string text) : text_(std::move(text)) {}
     Dict state_dict() override { throw PlannedFault(text_); }
     void load_state_dict(const Dict&) override {}
 
    private:
     const std::string text_;
   };
-  state["broken"] = std::shared_ptr<Stateful>(std::make_shared<Throws>(text));
+  state["broken"] = std::shared_ptr<Stateful>(std::make_shared<FailsToDescribe>(text));
   return state;
 }
 
