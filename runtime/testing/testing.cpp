@@ -17,6 +17,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/testing/injection.hpp>
+#include <cairn/runtime/worlds/world.hpp>
 
 // The functions of <cairn/runtime/testing/testing.hpp>. That header is not included here, because
 // it needs doctest.
