@@ -15,6 +15,8 @@ class StagingMemory {
   // Throws kUnavailable if allocation fails.
   explicit StagingMemory(std::uint64_t bytes);
   ~StagingMemory();
+  StagingMemory(const StagingMemory&) = delete;
+  StagingMemory& operator=(const StagingMemory&) = delete;
 
   char* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
