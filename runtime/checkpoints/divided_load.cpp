@@ -122,12 +122,9 @@ void DividedLoad::divide(const Metadata& metadata, bool flatten_state_dict, Stat
   if (own >= ranks.size() || ranks[own] != world_rank_)
     throw Error(ErrorCode::kInvalidArgument, "rank " + std::to_string(world_rank_) + " is not rank " + std::to_string(own) +
                                                  " of its LoadOptions::replica_group, which lists " + name_ranks(ranks));
-  const FlatStateDict entries = [&] {
-    FlatStateDict made = flatten_state_dict ? flatten(working) : flatten_top_level(working);
-    // Ranks may have inserted the same keys in different orders.
-    std::sort(made.begin(), made.end(), [](const FlatEntry& a, const FlatEntry& b) { return a.fqn < b.fqn; });
-    return made;
-  }();
+  FlatStateDict entries = flatten_state_dict ? flatten(working) : flatten_top_level(working);
+  // Ranks may have inserted the same keys in different orders.
+  std::sort(entries.begin(), entries.end(), [](const FlatEntry& a, const FlatEntry& b) { return a.fqn < b.fqn; });
   std::vector<Part> parts = parts_of(entries, metadata);
   leave_out_shared(parts);
   DigestBuilder digest;
