@@ -22,16 +22,39 @@ constexpr Victim kVictims[] = {{Trouble::What::kPlannerDies, "planner"},
                                {Trouble::What::kSupervisorDies, "supervisor"}};
 constexpr int kCoordinator = 1;
 
-// Returns false if no call was running any more when the actor would have died.
-bool die_at(const Victim& victim, int rank, Operation operation, std::uint64_t message, Coverage& coverage) {
-  World world(message, coverage);
-  world.tracing = options().trace;
+// Returns a job of three ranks that saves once.
+JobSpec saving_job(World& world) {
   JobSpec job;
   job.size = 3;
   CallSpec call;
   call.coordinator = kCoordinator;
   call.version = {++world.last_content, 0};
   job.program = {call};
+  return job;
+}
+
+Trouble trouble_after(std::uint64_t message, Trouble::What what, int rank) {
+  Trouble trouble;
+  trouble.what = what;
+  trouble.rank = rank;
+  trouble.when = Trouble::When::kMessage;
+  trouble.operation = message;
+  return trouble;
+}
+
+// Returns false if the trouble would have come after the end.
+bool check_world(World& world, Trouble::What what, Coverage& coverage) {
+  world.check_end(2);
+  for (const auto& violation : world.violations()) FAIL_CHECK(violation);
+  return coverage[to_string(what)] > 0;
+}
+
+// Returns false if no call was running any more when the actor would have died.
+bool die_at(const Victim& victim, int rank, Operation operation, std::uint64_t message, Coverage& coverage) {
+  World world(message, coverage);
+  world.tracing = options().trace;
+  JobSpec job = saving_job(world);
+  CallSpec call = job.program[0];
   if (operation == Operation::kLoad) world.run(job);
   job.program.clear();
   job.quiet = false;
@@ -41,12 +64,7 @@ bool die_at(const Victim& victim, int rank, Operation operation, std::uint64_t m
     call.version = {++world.last_content, 0};
     job.program.push_back(call);
   }
-  Trouble death;
-  death.what = victim.what;
-  death.rank = rank;
-  death.when = Trouble::When::kMessage;
-  death.operation = message;
-  job.troubles.push_back(death);
+  job.troubles.push_back(trouble_after(message, victim.what, rank));
   world.run(std::move(job));
   std::map<std::uint64_t, std::vector<const Report*>> calls;
   for (const Report& report : world.ledger.reports())
@@ -69,9 +87,7 @@ bool die_at(const Victim& victim, int rank, Operation operation, std::uint64_t m
       CHECK_MESSAGE(failures.begin()->second.what.find(victim.name) != std::string::npos, failures.begin()->second.what);
     }
   }
-  world.check_end(2);
-  for (const auto& violation : world.violations()) FAIL_CHECK(violation);
-  return coverage[to_string(victim.what)] > 0;
+  return check_world(world, victim.what, coverage);
 }
 
 TEST_CASE("an actor that dies at any message is named, and the next call works") {
@@ -92,23 +108,13 @@ TEST_CASE("an actor that dies at any message is named, and the next call works")
 bool lose_at(Trouble::What what, int rank, std::uint64_t message, Coverage& coverage) {
   World world(message, coverage);
   world.tracing = options().trace;
-  JobSpec job;
-  job.size = 3;
-  CallSpec call;
-  call.coordinator = kCoordinator;
-  call.version = {++world.last_content, 0};
-  job.program = {call};
+  JobSpec job = saving_job(world);
   world.run(job);
   job.program[0].operation = Operation::kLoad;
   job.shares_reads = true;
   job.quiet = false;
-  Trouble loss;
-  loss.what = what;
-  loss.rank = rank;
-  loss.length = std::chrono::seconds(60);
-  loss.when = Trouble::When::kMessage;
-  loss.operation = message;
-  job.troubles.push_back(loss);
+  job.troubles.push_back(trouble_after(message, what, rank));
+  job.troubles[0].length = std::chrono::seconds(60);
   world.run(std::move(job));
   std::vector<Report> survivors;
   for (const Report& report : world.ledger.reports())
@@ -120,9 +126,7 @@ bool lose_at(Trouble::What what, int rank, std::uint64_t message, Coverage& cove
     CHECK(report.ended - report.began < world.options.phase_deadline);
     if (!failures.empty()) CHECK_MESSAGE((failures.size() == 1 && failures.count(rank) == 1), to_string(report.finished));
   }
-  world.check_end(2);
-  for (const auto& violation : world.violations()) FAIL_CHECK(violation);
-  return coverage[to_string(what)] > 0;
+  return check_world(world, what, coverage);
 }
 
 TEST_CASE("a rank that reads for others is lost at any message, and the others end with the same map") {
