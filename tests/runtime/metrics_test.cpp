@@ -26,6 +26,7 @@
 #include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/metrics_server.hpp>
 #include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/free_port.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/interruptions.hpp>
 #include <cairn/tests/support/own_child.hpp>
@@ -139,8 +140,6 @@ class Exposed {
   std::map<std::string, double> values;
   std::map<std::string, double> ends;
 };
-
-int free_port() { return split_address(to_string(local_endpoint(listen_on("127.0.0.1", 0)))).port; }
 
 Socket connect_to(int port) {
   Socket client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -41,6 +41,7 @@
 #include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
+#include <cairn/tests/support/free_port.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
@@ -48,8 +49,6 @@ namespace cairn::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-int unused_port() { return split_address(to_string(local_endpoint(listen_on("127.0.0.1", 0)))).port; }
 
 // Returns a store of this process that any number of ranks may use.
 c10::intrusive_ptr<c10d::Store> shared_store() { return c10::make_intrusive<c10d::HashStore>(); }
@@ -170,7 +169,7 @@ TEST_CASE("rank 0 that does not even offer its store is named") {
   StoreLeakCheck leaks;
   WorldOptions options;
   options.assemble_deadline = milliseconds(500);
-  const Environment environment = launched_as(1, 2, unused_port());
+  const Environment environment = launched_as(1, 2, free_port());
   const auto error = thrown_by([&] { World::from_environment(options); });
   CHECK(error == Saying{ErrorCode::kDeadline, "rank 0"});
   CHECK(error.says("did not come or has failed"));
@@ -249,7 +248,7 @@ TEST_CASE("rank 0 hosts no store at a host that nobody knows, and says so") {
   WorldOptions options;
   options.assemble_deadline = milliseconds(200);
   const auto error_at = [&](const std::string& host) {
-    const Environment environment = launched_as(0, 2, unused_port(), {{"MASTER_ADDR", host}});
+    const Environment environment = launched_as(0, 2, free_port(), {{"MASTER_ADDR", host}});
     return thrown_by([&] { World::from_environment(options); });
   };
   const std::string never_a_name(70, 'x');  // longer than a part of a name may be, so no server is asked
@@ -261,7 +260,7 @@ TEST_CASE("rank 0 hosts no store at a host that nobody knows, and says so") {
 }
 
 TEST_CASE("a rank that cannot look up rank 0's host says so at the deadline") {
-  Place place = place_of(1, 2, unused_port());
+  Place place = place_of(1, 2, free_port());
   place.master_host = std::string(70, 'x');  // as above
   const auto error = thrown_by([&] { open_store(place, milliseconds(50)); });
   CHECK(error == Saying{ErrorCode::kDeadline, "looking up host '" + place.master_host + "'"});
@@ -318,7 +317,7 @@ TEST_CASE("a rank in another container of the same machine is told how to listen
 
 TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
   StoreLeakCheck leaks;
-  const int port = unused_port();
+  const int port = free_port();
   c10::intrusive_ptr<c10d::TCPStore> trainers;
   SUBCASE("nobody hosts it yet") {}
   SUBCASE("the trainer hosts it for several") { trainers = hosted_store(port, /*multi_tenant=*/true); }
@@ -336,7 +335,7 @@ TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
 
 TEST_CASE("jobs whose names give the same port do not meet") {
   StoreLeakCheck leaks;
-  const int port = unused_port();
+  const int port = free_port();
   std::vector<c10::intrusive_ptr<c10d::Store>> stores(4);  // one job's rank 0 hosts the store of both, until all have met
   std::vector<std::string> incarnations(4);
   all_succeed(4, [&](int process) {
@@ -353,7 +352,7 @@ TEST_CASE("jobs whose names give the same port do not meet") {
 
 TEST_CASE("the local rank is that of the options, else the launcher's, else the rank") {
   StoreLeakCheck leaks;
-  const Environment environment = launched_as(0, 1, unused_port(), {{"LOCAL_RANK", "2"}});
+  const Environment environment = launched_as(0, 1, free_port(), {{"LOCAL_RANK", "2"}});
   WorldOptions options;
   const World launched = World::from_environment(options);
   CHECK(launched.local_rank() == 2);
@@ -369,7 +368,7 @@ TEST_CASE("the local rank is that of the options, else the launcher's, else the 
 
 TEST_CASE("a world of one needs its store for nobody else") {
   StoreLeakCheck leaks;
-  const Environment environment = launched_as(0, 1, unused_port(), {{"LOCAL_RANK", std::nullopt}});
+  const Environment environment = launched_as(0, 1, free_port(), {{"LOCAL_RANK", std::nullopt}});
   const World world = World::from_environment();
   CHECK(world.size() == 1);
   CHECK(world.local_rank() == 0);
@@ -468,7 +467,7 @@ TEST_CASE("while a world assembles, a warning says whom it waits for") {
     CHECK_FALSE(contains(log.text(), "warning rank 1: waiting"));
   }
   for (const int rank : {1, 2}) {
-    const Place place = place_of(rank, 4, unused_port());
+    const Place place = place_of(rank, 4, free_port());
     thrown_by([&] { open_store(place, milliseconds(500), Duration(0)); });
   }
   CHECK(contains(log.text(), "warning rank 1: waiting for rank 0 to offer the store at 127.0.0.1:"));
@@ -509,7 +508,7 @@ bool in_child(const std::function<bool()>& body) {
 
 TEST_CASE("a world that needs more descriptors than the hard limit is refused by name") {
   std::vector<std::string> addresses(24, "127.0.0.1:9");
-  for (std::size_t rank : {0, 1}) addresses[rank] = "127.0.0.1:" + std::to_string(unused_port());
+  for (std::size_t rank : {0, 1}) addresses[rank] = "127.0.0.1:" + std::to_string(free_port());
   for (const int rank : {0, 1})
     CHECK(in_child([&] {
       const rlimit limit{64, 64};
@@ -520,7 +519,7 @@ TEST_CASE("a world that needs more descriptors than the hard limit is refused by
 }
 
 TEST_CASE("the limit of descriptors is raised before rank 0 hosts the store") {
-  const Place place = place_of(0, 40, unused_port());
+  const Place place = place_of(0, 40, free_port());
   for (const bool can_raise : {true, false})
     CHECK(in_child([&] {
       rlimit limit{};
@@ -561,7 +560,7 @@ TEST_CASE("a forked child that releases a world ends at once") {
   static std::optional<World> kept;
   const auto worlds = World::in_process(2);
   std::vector<World> handles{World::single(), worlds[0]};
-  handles.push_back(World::from_addresses(0, {"127.0.0.1:" + std::to_string(unused_port()), "127.0.0.1:9"}, "job"));
+  handles.push_back(World::from_addresses(0, {"127.0.0.1:" + std::to_string(free_port()), "127.0.0.1:9"}, "job"));
   CHECK(in_child([&] {
     handles.clear();
     return true;
@@ -574,7 +573,7 @@ TEST_CASE("a forked child that releases a world ends at once") {
 
 TEST_CASE("a forked child cannot rejoin the survivors of a world, and hears so at once") {
   const auto worlds = World::in_process(2);
-  const World over_network = World::from_addresses(0, {"127.0.0.1:" + std::to_string(unused_port()), "127.0.0.1:9"}, "job");
+  const World over_network = World::from_addresses(0, {"127.0.0.1:" + std::to_string(free_port()), "127.0.0.1:9"}, "job");
   for (const World& world : {worlds[0], over_network})
     CHECK(in_child([&] {
       const Thrown error = thrown_by([&] { world.rejoin({0}); });

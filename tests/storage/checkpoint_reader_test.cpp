@@ -18,6 +18,7 @@
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/emptied_memory.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -90,12 +91,6 @@ void load(const std::string& url, const std::vector<StateDict*>& states, Checkpo
 
 bool can_compress() { return why_not_undone({kZstdTransform}).empty(); }
 
-struct Memory {
-  explicit Memory(std::string name) : name_(std::move(name)) { forget_memory(name_); }
-  ~Memory() { forget_memory(name_); }
-  std::string name_;
-};
-
 StateDict plain_state(bool filled) {
   torch::manual_seed(3);
   StateDict state{{"a", filled ? torch::randn({1000, 100}) : torch::zeros({1000, 100})},
@@ -158,7 +153,7 @@ TEST_CASE("checkpoint reader: reading before it is set up is refused") {
 }
 
 TEST_CASE("checkpoint reader: errors about a damaged file name rank, tensor and offset") {
-  const Memory memory("reader");
+  const EmptiedMemory memory("reader");
   const std::string url = "mem://reader/x";
   const StateDict state = plain_state(true);
   save(url, 1, {&state});
@@ -212,7 +207,7 @@ TEST_CASE("checkpoint reader: errors about a damaged file name rank, tensor and 
 }
 
 TEST_CASE("checkpoint reader: a replaced checkpoint is told from a damaged one") {
-  const Memory memory("reader");
+  const EmptiedMemory memory("reader");
   const std::string url = "mem://reader/x";
   const StateDict state = plain_state(true);
   save(url, 1, {&state});
@@ -239,7 +234,7 @@ TEST_CASE("checkpoint reader: a replaced checkpoint is told from a damaged one")
 
 TEST_CASE("checkpoint reader: an exception of the store or planner fails the read") {
   register_recorded();
-  const Memory memory("recorded");
+  const EmptiedMemory memory("recorded");
   const std::string url = "recorded://recorded/x";
   const StateDict state = plain_state(true);
   save(url, 1, {&state});
@@ -271,7 +266,7 @@ TEST_CASE("checkpoint reader: an exception of the store or planner fails the rea
 
 TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each once") {
   register_recorded();
-  const Memory memory("recorded");
+  const EmptiedMemory memory("recorded");
   const std::string url = "recorded://recorded/x";
   StateDict state;
   torch::manual_seed(4);
@@ -314,7 +309,7 @@ TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each 
 
 TEST_CASE("checkpoint reader: later reads open no file and read no small block again") {
   register_recorded();
-  const Memory memory("recorded");
+  const EmptiedMemory memory("recorded");
   const std::string url = "recorded://recorded/x";
   constexpr int kTensors = 600;
   const auto name_of = [](int i) { return "t" + std::to_string(i); };
@@ -373,7 +368,7 @@ TEST_CASE("checkpoint reader: later reads open no file and read no small block a
 }
 
 TEST_CASE("checkpoint reader: every dtype, shape and layout of files loads") {
-  const Memory memory("reader");
+  const EmptiedMemory memory("reader");
   const TemporaryDirectory directory;
   torch::manual_seed(5);
   StateDict state;

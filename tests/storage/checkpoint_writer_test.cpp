@@ -14,6 +14,7 @@
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
+#include <cairn/tests/support/emptied_memory.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -72,12 +73,6 @@ std::ptrdiff_t explicit_files(Store& store) {
   return std::count_if(files.begin(), files.end(), [](const v1::File& file) { return file.explicit_positions(); });
 }
 
-struct WriterMemory {
-  explicit WriterMemory(std::string name) : name_(std::move(name)) { forget_memory(name_); }
-  ~WriterMemory() { forget_memory(name_); }
-  std::string name_;
-};
-
 // Each rank holds its share of the rows, and replicated values of different types.
 StateDict rank_state(int rank, int world) {
   torch::manual_seed(7);
@@ -118,7 +113,7 @@ TEST_CASE("checkpoint writer: options that cannot work are refused") {
 }
 
 TEST_CASE("checkpoint writer: a run that cannot be opened fails the save before it writes") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   CheckpointWriterOptions options;
   options.run_url = "nosuch://run";
   CHECK(thrown_by([&] { save("mem://writer/x", 1, state_of(1), options); }).code == ErrorCode::kInvalidArgument);
@@ -127,7 +122,7 @@ TEST_CASE("checkpoint writer: a run that cannot be opened fails the save before 
 }
 
 TEST_CASE("checkpoint writer: names that Python cannot read fail the save before it writes") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   StateDict state = state_of(1);
   state["caf\xe9"] = 1;
   CHECK(thrown_by([&] { save("mem://writer/x", 1, state); }) == Saying{ErrorCode::kInvalidArgument, "caf?"});
@@ -136,7 +131,7 @@ TEST_CASE("checkpoint writer: names that Python cannot read fail the save before
 }
 
 TEST_CASE("checkpoint writer: what Python can read and strict UTF-8 cannot comes back") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   const std::string lone_surrogate = "w\xed\xa0\x80";  // "w\\ud800"
   StateDict state{{lone_surrogate, torch::full({3}, 7.0)}};
   save("mem://writer/x", 1, state);
@@ -211,7 +206,7 @@ TEST_CASE("checkpoint writer: a rank that does not see the attempt writes nothin
 }
 
 TEST_CASE("checkpoint writer: of two concurrent saves without overwriting, one is published") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   const std::string url = "mem://writer/run/step";
   CheckpointWriterOptions keep;
   keep.overwrite = false;
@@ -226,7 +221,7 @@ TEST_CASE("checkpoint writer: of two concurrent saves without overwriting, one i
 }
 
 TEST_CASE("checkpoint writer: a planner that changes its items in finish_plan fails the save before it writes") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   class Changing : public DefaultSavePlanner {
    public:
     std::function<void(SavePlan&)> change;
@@ -251,7 +246,7 @@ TEST_CASE("checkpoint writer: a planner that changes its items in finish_plan fa
 }
 
 TEST_CASE("checkpoint writer: a chunk that two ranks have written fails the save") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   class Repeating : public DefaultSavePlanner {
    public:
     GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override {
@@ -269,7 +264,7 @@ TEST_CASE("checkpoint writer: a chunk that two ranks have written fails the save
 }
 
 TEST_CASE("checkpoint writer: planners transform data when saving, and back when loading") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   const std::string url = "mem://writer/x";
   class Encoding : public DefaultSavePlanner {
    public:
@@ -331,7 +326,7 @@ TEST_CASE("checkpoint writer: planners transform data when saving, and back when
 }
 
 TEST_CASE("checkpoint writer: finishing without having planned is refused") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   CheckpointWriter writer;
   CHECK(thrown_by([&] { writer.finish({}, {}); }).code == ErrorCode::kPrecondition);
   StorageContext context;
@@ -406,7 +401,7 @@ TEST_CASE("checkpoint writer: ranks write several files where writes to one are 
   states[0]["blob"] = targets[0]["blob"] = Blob{Bytes(1000, 'b')};
   for (const Row& row : rows) {
     CAPTURE(row.files_max);
-    const WriterMemory memory("serial");
+    const EmptiedMemory memory("serial");
     writes = row.writes;
     CheckpointWriterOptions options;
     options.threads = 3;
@@ -426,7 +421,7 @@ TEST_CASE("checkpoint writer: ranks write several files where writes to one are 
 }
 
 TEST_CASE("checkpoint writer: as many replaced generations stay as asked for, whoever saves") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   const std::string url = "mem://writer/run/step";
   CheckpointWriterOptions options;
   options.retired_keep = 3;
@@ -447,7 +442,7 @@ TEST_CASE("checkpoint writer: as many replaced generations stay as asked for, wh
 }
 
 TEST_CASE("checkpoint writer: the commit sequence of a place only grows, in any run") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   const std::string url = "mem://writer/run/step";
   const StateDict state = state_of(1);
   const auto sequence = [&] { return read_metadata(*open_store(url)).commit->sequence; };
@@ -478,7 +473,7 @@ TEST_CASE("checkpoint writer: the commit sequence of a place only grows, in any 
 }
 
 TEST_CASE("checkpoint writer: values without elements or dimensions need no positions in the record") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   StateDict state{{"text", "x"},
                   {"empty", torch::empty({0, 3})},
                   {"scalar", torch::tensor(5, torch::kInt64)},
@@ -503,7 +498,7 @@ TEST_CASE("checkpoint writer: values without elements or dimensions need no posi
 }
 
 TEST_CASE("checkpoint writer: its bytes are pinned") {
-  const WriterMemory memory("writer");
+  const EmptiedMemory memory("writer");
   const std::string url = "mem://writer/run/golden";
   StateDict state{{"weight", torch::arange(6, torch::kFloat32).view({2, 3})},
                   {"steps", torch::tensor(5, torch::kInt64)},

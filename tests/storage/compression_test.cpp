@@ -25,6 +25,7 @@
 #include <cairn/storage/stream_transform.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/emptied_memory.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/read_part.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -131,11 +132,6 @@ StorageInfo place_of(const std::string& fqn) {
   return std::get<TensorStorageMetadata>(*read_metadata(*open_store(kUrl)).find(fqn)).storage.at(0);
 }
 
-struct ZstdMemory {
-  ZstdMemory() { forget_memory("compressed"); }
-  ~ZstdMemory() { forget_memory("compressed"); }
-};
-
 }  // namespace
 
 TEST_CASE("compression: items of any size are read, with a seek table or as a stream") {
@@ -193,7 +189,7 @@ TEST_CASE("compression: the transform that is not known is named") {
 }
 
 TEST_CASE("compression: two ranks save, one to three load other cuts") {
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   const torch::Tensor whole = counting({3001, 401});  // 4.8 MB
   std::vector<StateDict> states(2);
   for (int rank = 0; rank < 2; ++rank) {
@@ -219,7 +215,7 @@ TEST_CASE("compression: two ranks save, one to three load other cuts") {
 }
 
 TEST_CASE("compression: numbers of little entropy shrink, and random ones hardly grow") {
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   StateDict state{{"small", torch::randint(0, 4, {4 << 20}, torch::kUInt8)},
                   {"random", torch::randint(0, 256, {4 << 20}, torch::kUInt8)}};
   save({&state});
@@ -229,7 +225,7 @@ TEST_CASE("compression: numbers of little entropy shrink, and random ones hardly
 }
 
 TEST_CASE("compression: a part of a tensor is loaded from a part of its file") {
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   StateDict state{{"w", torch::randint(0, 256, {64, 256 << 10}, torch::kUInt8)}};
   save({&state});
   std::atomic<std::uint64_t> bytes_read{0};
@@ -262,7 +258,7 @@ std::string wrapped_url(const std::string& scheme, const std::shared_ptr<StoreCo
 }  // namespace
 
 TEST_CASE("compression: several threads load one large tensor") {
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   StateDict state{{"w", torch::randint(0, 4, {48 << 20}, torch::kUInt8)}};
   CheckpointWriterOptions options;
   options.zstd_level = 1;
@@ -295,7 +291,7 @@ TEST_CASE("compression: several threads load one large tensor") {
 
 TEST_CASE("compression: parts of an item that PyTorch compressed are read from one pass") {
   const std::string from = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   const auto store = open_store(kUrl);
   for (const std::string& name : {std::string(kCommitRecordName), std::string("__0_0.distcp")})
     put_object(*store, name, get_object(*open_store(from), name));
@@ -312,7 +308,7 @@ TEST_CASE("compression: parts of an item that PyTorch compressed are read from o
 }
 
 TEST_CASE("compression: a damaged block is named by load") {
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   StateDict state{{"b", torch::randn({1000, 1000})}};
   save({&state});
   const auto store = open_store(kUrl);
@@ -393,7 +389,7 @@ TEST_CASE("compression: a save through transforms loads on one to three ranks") 
   register_both();
   const torch::Tensor whole = counting({3001, 401});  // 4.8 MB
   for (const int level : {0, 3}) {
-    const ZstdMemory memory;
+    const EmptiedMemory memory("compressed");
     StateDict state{{"w", whole}, {"empty", torch::zeros({0, 3})}, {"step", 7}, {"name", "some text in the open"}};
     CheckpointWriterOptions options;
     options.zstd_level = level;
@@ -432,7 +428,7 @@ TEST_CASE("compression: a transform that keeps the end of an item to itself fail
     };
   };
   register_stream_transform("stream.silent/1", silent);
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   StateDict state{{"w", torch::zeros({100})}};
   CheckpointWriterOptions options;
   options.transforms = {"stream.silent/1"};
@@ -445,7 +441,7 @@ TEST_CASE("compression: a version that is registered itself is not taken for ano
   register_stream_transform("stream.versioned/1", other);
   register_stream_transform("stream.versioned/1.2", masked());
   CHECK(thrown_by([] { register_stream_transform("stream.zstd/1.5", masked()); }).code == ErrorCode::kAlreadyExists);
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   const StateDict state{{"w", torch::ones({100})}};
   CheckpointWriterOptions options;
   options.transforms = {"stream.versioned/1.2"};
@@ -495,7 +491,7 @@ TEST_CASE("compression: a store whose alignment no staging block has is refused"
   register_store("alignedparts", [](const std::string&) { return std::make_shared<AligningStore>(open_store(kUrl), alignment); });
   StateDict state{{"w", torch::zeros({100})}};
   for (const std::size_t bytes : {std::size_t{0}, 2 * StagingRing::kAlignmentBytes}) {
-    const ZstdMemory memory;
+    const EmptiedMemory memory("compressed");
     alignment = bytes;
     CheckpointWriterOptions options;
     options.zstd_level = 1;
@@ -538,7 +534,7 @@ TEST_CASE("compression: what PyTorch compressed loads on one to four ranks") {
 
 TEST_CASE("compression: damage to what PyTorch compressed never gives wrong values") {
   const std::string from = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
-  const ZstdMemory memory;
+  const EmptiedMemory memory("compressed");
   const auto store = open_store(kUrl);
   put_object(*store, kCommitRecordName, get_object(*open_store(from), kCommitRecordName));
   const Bytes whole = get_object(*open_store(from), "__0_0.distcp");
