@@ -6,25 +6,28 @@ namespace cairn {
 
 CallProgress::Seen CallProgress::seen() const {
   const MutexLock lock(mutex_);
-  return seen_;
+  Seen seen = seen_;
+  seen.own.items_done = std::min<std::uint64_t>(items_done_, seen.own.items);
+  seen.own.bytes_done = std::min<std::uint64_t>(bytes_done_, seen.own.bytes);
+  return seen;
 }
 
 void CallProgress::restart() {
   const MutexLock lock(mutex_);
   seen_ = {};
+  items_done_ = bytes_done_ = 0;
 }
 
 void CallProgress::start_moving(std::uint64_t items, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   seen_.own = {items, 0, bytes, 0};
+  items_done_ = bytes_done_ = 0;
   seen_.moving_since = system_clock().now();
 }
 
 void CallProgress::add_item(std::uint64_t bytes) {
-  const MutexLock lock(mutex_);
-  auto& own = seen_.own;
-  own.items_done = std::min(own.items_done + 1, own.items);
-  own.bytes_done += std::min(bytes, own.bytes - own.bytes_done);
+  items_done_.fetch_add(1, std::memory_order_relaxed);
+  bytes_done_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void CallProgress::follow(protocol::RankMachine::State state, const protocol::Effects& effects) {

@@ -2,6 +2,7 @@
 // thread may read it. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -46,7 +47,9 @@ class CallProgress {
   void enter(Step step);
 
   mutable Mutex mutex_;
-  Seen seen_ CAIRN_GUARDED_BY(mutex_);
+  Seen seen_ CAIRN_GUARDED_BY(mutex_);  // but for what is done
+  // Without the lock, because a rank may have a hundred thousand items, and many threads.
+  std::atomic<std::uint64_t> items_done_{0}, bytes_done_{0};
 };
 
 }  // namespace cairn

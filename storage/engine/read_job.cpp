@@ -229,11 +229,7 @@ void ReadJob::copy(const Task& task, const Range& range) {
     if (span.range.begin >= range.end) break;
     if (span.range.end <= range.begin) continue;
     Item& item = items_[span.item];
-    std::shared_ptr<Destination> destination;
-    {
-      MutexLock lock(mutex_);
-      destination = item.destination;
-    }
+    const std::shared_ptr<Destination> destination = resolve(item);
     item.region.visit(std::max(range.begin, span.range.begin), std::min(range.end, span.range.end),
                       [&](std::uint64_t offset, std::uint64_t position, std::uint64_t length) {
                         destination->write(position, {range.memory + (offset - range.begin), static_cast<std::size_t>(length)});
@@ -250,6 +246,10 @@ void ReadJob::Destination::write(std::uint64_t position, ByteSpan from) {
 }
 
 std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
+  if (item.in_one_task) {
+    if (!item.destination) item.destination = make_destination(item);
+    return item.destination;
+  }
   {
     MutexLock lock(mutex_);
     while (!failed() && item.resolving) changed_.wait(mutex_);
@@ -259,12 +259,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
     // called without the lock, because it is user code.
     item.resolving = true;
   }
-  auto destination = std::make_shared<Destination>();
-  if (item.wrapped || item.item->type == LoadItemType::kByteIO) {
-    destination->bytes.resize(item.storage->length);
-  } else {
-    destination->elements = request_.destination->elements_for(*item.item, item.tensor->properties.dtype);
-  }
+  auto destination = make_destination(item);
   {
     MutexLock lock(mutex_);
     item.resolving = false;
@@ -274,10 +269,24 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
   return destination;
 }
 
+std::shared_ptr<ReadJob::Destination> ReadJob::make_destination(const Item& item) {
+  auto destination = std::make_shared<Destination>();
+  if (item.wrapped || item.item->type == LoadItemType::kByteIO) {
+    destination->bytes.resize(item.storage->length);
+  } else {
+    destination->elements = request_.destination->elements_for(*item.item, item.tensor->properties.dtype);
+  }
+  return destination;
+}
+
 void ReadJob::release(Item& item) {
   std::shared_ptr<Destination> filled;
   std::shared_ptr<Task> wrapped;
-  {
+  if (item.in_one_task) {
+    check_invariant(item.missing == 1, "an item was filled more often than planned");
+    item.missing = 0;
+    filled = std::move(item.destination);
+  } else {
     MutexLock lock(mutex_);
     check_invariant(item.missing > 0, "an item was filled more often than planned");
     if (--item.missing > 0) return;

@@ -87,7 +87,8 @@ class ReadJob : public PoolWork, public JobEnd<bool> {
     Region region;                                  // within its file; not used if is_wrapped()
     const TensorStorageMetadata* tensor = nullptr;  // null: a bytes object
     const Box* chunk = nullptr;                     // of `tensor`
-    // Guarded by mutex_:
+    bool in_one_task = false;                       // only one thread uses the item
+    // Guarded by mutex_, unless `in_one_task`:
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
     std::size_t missing = 0;  // parts still to be read
@@ -204,6 +205,7 @@ class ReadJob : public PoolWork, public JobEnd<bool> {
   void copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored);
 
   std::shared_ptr<Destination> resolve(Item& item);
+  std::shared_ptr<Destination> make_destination(const Item& item);
   void release(Item& item);  // call it when a part has been read; the call for the last part commits the item
   StagingBlock staging_block();
 

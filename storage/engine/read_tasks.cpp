@@ -138,6 +138,7 @@ void ReadJob::make_tasks() {
   std::sort(files_.begin(), files_.end(), [](const auto& a, const auto& b) { return a->info < b->info; });
   for (const auto& file : files_) make_tasks(*file);
   if (!empty.items.empty()) tasks_.push_back(std::move(empty));
+  for (Item& item : items_) item.in_one_task = item.missing == 1 && !item.wrapped;
   if (request_.shared) sort_out_shared();
 }
 

@@ -297,6 +297,7 @@ void WriteJob::place_items(File& file) {
       item.first_unit = file.units;
       // An empty tensor has a unit, too.
       item.units_left = static_cast<std::size_t>(std::max<std::uint64_t>(1, (payload_bytes + frame_bytes_ - 1) / frame_bytes_));
+      item.in_one_unit = item.units_left == 1;
       file.units += item.units_left;
     }
     return;
@@ -310,9 +311,11 @@ void WriteJob::place_items(File& file) {
     file.items[i].item = placed.item;
     file.items[i].data = held(placed.item);
     file.items[i].placed = &placed;
+    file.items[i].in_one_unit = true;
     if (placed.layout.payload_bytes == 0) continue;
     file.items[i].first_unit = placed.payload_offset() / block_bytes;
     file.items[i].units_left = static_cast<std::size_t>((placed.payload_end() - 1) / block_bytes - file.items[i].first_unit + 1);
+    file.items[i].in_one_unit = file.items[i].units_left == 1;
   }
 }
 

@@ -92,7 +92,8 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
     const PlacedTensor* placed = nullptr;  // null if its length is not known
     std::uint64_t first_unit = 0;          // the first unit with some of the payload
     std::uint32_t crc32 = 0;               // of the payload up to the unit whose turn it is
-    // Guarded by mutex_:
+    bool in_one_unit = false;              // only one thread uses the item
+    // Guarded by mutex_, unless `in_one_unit`:
     std::shared_ptr<const ElementRun> data;   // held from the first copy to the last
     std::size_t units_left = 0;               // units that have not copied their part
     bool resolving = false;
