@@ -30,6 +30,11 @@ class SaveHooks {
   // On the coordinator. The arguments and the plans in the results are indexed by rank.
   virtual GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) = 0;
   virtual std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) = 0;
+  // On the coordinator, before the two hooks above, in a save that compares no tensors. `of`
+  // identifies the local plans. Returns whether these hooks would return `plans` again, which they
+  // returned for the same local plans. If so, they are not called, and `finish` gets empty
+  // metadata.
+  virtual bool repeats(const std::string& /*of*/, const std::vector<std::shared_ptr<const SavePlan>>& /*plans*/) { return false; }
   // On every rank. `write_data` may return before the data are written: `plan` must stay valid
   // until the future is ready, or until `abandon` returns.
   virtual SavePlan finish_plan(SavePlan new_plan) = 0;

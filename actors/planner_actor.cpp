@@ -8,6 +8,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/messages/codec.hpp>
+#include <cairn/planning/disagreement.hpp>
 #include <cairn/planning/read_once.hpp>
 
 namespace cairn {
@@ -154,12 +155,18 @@ void report_difference(TaskRun& run, const std::string& difference) {
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalSavePlan& request) {
   SaveHooks& hooks = *run.context().save().hooks;
   const int world_size = run.context().world_size();
+  bool repeats = false;
   GlobalSavePlan made = run.hook(Hook::kCreateGlobalPlan, [&] {
+    // Values that ranks hold in common are compared in each save.
+    repeats = run.context().save().check_replicas == CheckReplicas::kOff && have_equal_values(request.local_plans) &&
+              hooks.repeats(to_hex(request.of), request.last);
+    if (repeats) return GlobalSavePlan();
     GlobalSavePlan plan = hooks.create_global_plan(copies_of(request.local_plans));
     check_count(plan.plans.size(), world_size, "create_global_plan");
     report_difference(run, plan.differing_replicas);
     return plan;
   });
+  if (repeats) return protocol::GlobalSavePlans{request.last, std::make_shared<Metadata>()};
   auto plans = run.hook(Hook::kPrepareGlobalPlan, [&] {
     return checked_and_shared(hooks.prepare_global_plan(std::move(made.plans)), world_size, "prepare_global_plan");
   });

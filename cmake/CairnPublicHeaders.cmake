@@ -21,6 +21,7 @@ set(CAIRN_PUBLIC_HEADERS
     planning/dtype.hpp
     planning/global_plan.hpp
     planning/metadata.hpp
+    planning/name_list.hpp
     planning/name_table.hpp
     planning/plan.hpp
     planning/read_once.hpp

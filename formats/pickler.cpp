@@ -18,6 +18,13 @@ constexpr std::uint64_t kMax8 = 0xff;
 constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint64_t kMax32 = 0xffffffff;
 
+// Pickles are little-endian on every machine.
+void append_little_endian(Bytes& out, std::uint64_t value, int bytes) {
+  char encoded[8];
+  for (int i = 0; i < 8; ++i) encoded[i] = static_cast<char>((value >> (8 * i)) & 0xff);
+  out.append(encoded, static_cast<std::size_t>(bytes));
+}
+
 }  // namespace
 
 Pickler::Pickler(int protocol) : protocol_(protocol) {
@@ -26,12 +33,7 @@ Pickler::Pickler(int protocol) : protocol_(protocol) {
   put(static_cast<unsigned char>(protocol));
 }
 
-// Pickles are little-endian on every machine.
-void Pickler::put_little_endian(std::uint64_t value, int bytes) {
-  char encoded[8];
-  for (int i = 0; i < 8; ++i) encoded[i] = static_cast<char>((value >> (8 * i)) & 0xff);
-  out_.append(encoded, static_cast<std::size_t>(bytes));
-}
+void Pickler::put_little_endian(std::uint64_t value, int bytes) { append_little_endian(out_, value, bytes); }
 
 void Pickler::none() { put(pickle::kNone); }
 void Pickler::boolean(bool value) { put(value ? kNewTrue : kNewFalse); }
@@ -73,25 +75,40 @@ Pickler::Slot Pickler::text(std::string_view value) {
     recall(text_slots_[id]);
     return text_slots_[id];
   }
+  // Python's pickler memoises texts as well. Key names repeat once per parameter.
+  text_slots_.push_back(text_apart(value));
+  return text_slots_.back();
+}
+
+Pickler::Slot Pickler::text_apart(std::string_view value) {
+  append_text(out_, value, protocol_);
+  return remember();
+}
+
+Bytes Pickler::encoded(std::string_view text, int protocol) {
+  Bytes encoded;
+  append_text(encoded, text, protocol);
+  return encoded;
+}
+
+void Pickler::append_text(Bytes& out, std::string_view value, int protocol) {
   if (!is_utf8(value, Surrogates::kAllowed))
     throw Error(ErrorCode::kInvalidArgument, "the text \"" + printable(value) + "\" is not UTF-8: Python could not read it back");
-  if (protocol_ >= 4 && value.size() <= kMax8) {
-    put(kShortBinUnicode);
-    put_little_endian(value.size(), 1);
+  const auto begin = [&](unsigned char opcode, int bytes) {
+    out.push_back(static_cast<char>(opcode));
+    append_little_endian(out, value.size(), bytes);
+  };
+  if (protocol >= 4 && value.size() <= kMax8) {
+    begin(kShortBinUnicode, 1);
   } else if (value.size() <= kMax32) {
-    put(kBinUnicode);
-    put_little_endian(value.size(), 4);
-  } else if (protocol_ >= 4) {
-    put(kBinUnicode8);
-    put_little_endian(value.size(), 8);
+    begin(kBinUnicode, 4);
+  } else if (protocol >= 4) {
+    begin(kBinUnicode8, 8);
   } else {
     throw Error(ErrorCode::kUnsupported,
                 "a text of " + std::to_string(value.size()) + " bytes is more than pickle protocol 2 holds");
   }
-  out_.append(value);
-  // Python's pickler memoises texts as well. Key names repeat once per parameter.
-  text_slots_.push_back(remember());
-  return text_slots_.back();
+  out.append(value);
 }
 
 void Pickler::bytes(ByteSpan value) {

@@ -114,7 +114,9 @@ class SavedReader {
   void add(SavedValue value) {
     rules_.spend(value.value, SavedRules::kKeyBytes);
     if (path_.empty()) path_ = {value.opaque};
-    entries_.push_back({names_.add(path_, entries_), path_, std::move(value)});
+    std::string fqn = to_string(path_);
+    names_.add(fqn, path_, entries_);
+    entries_.push_back({std::move(fqn), path_, std::move(value)});
   }
 
   // Returns the description of a tensor whose storage is in the archive and long enough.

@@ -1,4 +1,5 @@
 #include <map>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <variant>
@@ -10,17 +11,21 @@
 namespace cairn {
 namespace {
 
+constexpr int kProtocol = 4;
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 constexpr const char* kDcpVersion = "1.0.0";
+
+}  // namespace
 
 // Writes the calls that CPython's pickler would write for DCP's objects. Python needs no Cairn to
 // read them.
 class MetadataPickler {
  public:
-  MetadataPickler(const Metadata& metadata, const std::string& save_id) : metadata_(metadata), save_id_(save_id) {}
+  MetadataPickler(const Metadata& metadata, const std::string& save_id, TorchPickle& made)
+      : metadata_(metadata), save_id_(save_id), made_(made) {}
 
-  Bytes run() && {
+  void run() && {
     begin_object(kMetadataModule, "Metadata");
     // The fields of DCP's data class, in its order.
     out_.text("state_dict_metadata");
@@ -34,10 +39,17 @@ class MetadataPickler {
     out_.text("version");
     out_.text(metadata_.version.empty() ? kDcpVersion : metadata_.version);
     end_object();
-    return std::move(out_).finish();
+    made_.bytes_ = std::move(out_).finish();
   }
 
  private:
+  Pickler::Slot replaceable(std::string_view text, std::size_t what) {
+    const std::size_t begin = out_.size();
+    const Pickler::Slot slot = out_.text_apart(text);
+    made_.texts_.push_back({begin, begin + Pickler::encoded(text, kProtocol).size(), what});
+    return slot;
+  }
+
   // Begins an object of a class without constructor arguments. Its fields follow as text and value,
   // until `end_object`.
   void begin_object(std::string_view module, std::string_view name) {
@@ -170,7 +182,10 @@ class MetadataPickler {
     out_.phrase(files_[info.file], [&] {
       begin_object(kFilesystemModule, "_StorageInfo");
       out_.text("relative_path");
-      out_.text(metadata_.files[info.file].name);
+      if (auto& slot = file_slots_[info.file])
+        out_.recall(*slot);
+      else
+        slot = replaceable(metadata_.files[info.file].name, info.file);
       out_.text("offset");
     });
     out_.integer(static_cast<std::int64_t>(info.offset));
@@ -213,10 +228,10 @@ class MetadataPickler {
     if (metadata_.checkpoint_id.empty()) {
       out_.none();
     } else {
-      out_.text(metadata_.checkpoint_id);
+      replaceable(metadata_.checkpoint_id, TorchPickle::kCheckpointId);
     }
     out_.text("save_id");
-    out_.text(save_id_);
+    replaceable(save_id_, TorchPickle::kSaveId);
     out_.text("load_id");
     out_.none();
     out_.text("modules");
@@ -226,21 +241,38 @@ class MetadataPickler {
 
   const Metadata& metadata_;
   const std::string& save_id_;
-  Pickler out_{4};
+  TorchPickle& made_;
+  Pickler out_{kProtocol};
   std::vector<Pickler::Slot> names_;  // of the entries, in their order
   // Phrases of Pickler, up to what varies: the size of a tensor, by its other properties; an offset
   // in a file; and each of these fields.
   std::map<std::tuple<DType, MemoryFormat, bool, bool>, Bytes> tensors_;
   std::vector<Bytes> files_{metadata_.files.size()};
+  std::vector<std::optional<Pickler::Slot>> file_slots_ = std::vector<std::optional<Pickler::Slot>>(metadata_.files.size());
   enum Field { kChunks, kOffsets, kSizes, kFqn, kIndex, kOffset, kLength, kFields };
   Bytes phrases_[kFields];
   std::map<Extents, Pickler::Slot> sizes_;
 };
 
-}  // namespace
+TorchPickle::TorchPickle(const Metadata& metadata, const std::string& save_id) { MetadataPickler(metadata, save_id, *this).run(); }
+
+void TorchPickle::append_to(Bytes& out, const Metadata& metadata, const std::string& save_id) const {
+  std::size_t at = 0;
+  for (const auto& [begin, end, what] : texts_) {
+    out.append(bytes_, at, begin - at);
+    out += Pickler::encoded(what == kSaveId         ? save_id
+                            : what == kCheckpointId ? metadata.checkpoint_id
+                                                    : metadata.files[what].name,
+                            kProtocol);
+    at = end;
+  }
+  out.append(bytes_, at);
+}
 
 Bytes pickle_torch_metadata(const Metadata& metadata, const std::string& save_id) {
-  return MetadataPickler(metadata, save_id).run();
+  Bytes pickle;
+  TorchPickle(metadata, save_id).append_to(pickle, metadata, save_id);
+  return pickle;
 }
 
 }  // namespace cairn

@@ -53,25 +53,33 @@ void names_to_proto(const NameTable& names, v1::Names& message) {
   }
 }
 
-NameTable names_from_proto(const v1::Names& message, const char* what) {
-  NameTable names;
+void visit_names(const v1::Names& message, const char* what, const std::function<void(std::string_view name)>& add) {
   check_decode(message.shared().size() == static_cast<std::size_t>(message.lengths_size()), what,
                "the columns of its names differ in length");
-  names.reserve(std::min(static_cast<std::size_t>(message.lengths_size()), message.text().size() + 1));
   std::string_view text = message.text();
   std::string name;
+  const char* shared_bytes = message.shared().data();
   for (const std::uint32_t length : message.lengths()) {
     check_decode(length <= text.size(), what, "a name reaches beyond the text of all names");
-    const std::size_t id = names.size();
-    const std::size_t shared = static_cast<unsigned char>(message.shared()[id]);
+    const std::size_t shared = static_cast<unsigned char>(*shared_bytes++);
     check_decode(shared <= std::min(name.size(), kSharedBytesMax), what, "a name shares more than the name before it has");
-    name.replace(shared, std::string::npos, text.substr(0, length));
-    // Ids follow from the position. A name that appears twice would shift the ids of all later
-    // names.
-    if (names.intern(name) != id) fail_decode(what, "name " + std::to_string(id) + " appears twice");
+    name.resize(shared);
+    name += text.substr(0, length);
+    add(name);
     text.remove_prefix(length);
   }
   check_decode(text.empty(), what, "the text of all names is longer than the names");
+}
+
+NameTable names_from_proto(const v1::Names& message, const char* what) {
+  NameTable names;
+  names.reserve(std::min(static_cast<std::size_t>(message.lengths_size()), message.text().size() + 1));
+  visit_names(message, what, [&](std::string_view name) {
+    // Ids follow from the position. A name that appears twice would shift the ids of all later
+    // names.
+    const std::size_t id = names.size();
+    if (names.intern(name) != id) fail_decode(what, "name " + std::to_string(id) + " appears twice");
+  });
   return names;
 }
 
@@ -117,8 +125,8 @@ void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path)
   message_.add_lengths(static_cast<std::uint32_t>(path.size()));
 }
 
-void paths_from_proto(const v1::Paths& message, const NameTable& names, const char* what,
-                      const std::function<void(NameId name, Path path)>& add) {
+void paths_from_proto(const v1::Paths& message, const std::vector<std::string>& names, const std::vector<bool>& is_wanted,
+                      const char* what, const std::function<void(NameId name, Path path)>& add) {
   check_decode(message.names_size() == message.lengths_size() && message.renamed_size() == message.text_lengths_size(), what,
                "the columns of its paths differ in length");
   std::vector<bool> seen(names.size());
@@ -142,6 +150,10 @@ void paths_from_proto(const v1::Paths& message, const NameTable& names, const ch
     // Checked before `reserve`: a damaged length must not allocate.
     check_decode(length <= static_cast<std::uint32_t>(message.steps_size() - next_step), what,
                  "a path has more steps than there are");
+    if (!is_wanted.empty() && !is_wanted[id]) {
+      next_step += static_cast<int>(length);
+      continue;
+    }
     Path path;
     path.reserve(length);
     // Cuts the text at the stored lengths. Looking for dots would be wrong: keys may contain them.

@@ -45,6 +45,8 @@ void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* w
 // --- names and paths -----------------------------------------------------------------------------
 
 void names_to_proto(const NameTable& names, v1::Names& message);
+// Calls `add` with each name.
+void visit_names(const v1::Names& message, const char* what, const std::function<void(std::string_view name)>& add);
 NameTable names_from_proto(const v1::Names& message, const char* what);
 
 // Encodes paths. `name` is the text of name `id`. No two paths may have the same id.
@@ -59,10 +61,10 @@ class PathEncoder {
   std::vector<bool> seen_;  // by name id
 };
 
-// Calls `add` with each path and the id of its name. Throws kCorrupt unless the ids are of `names`,
-// and no id occurs twice.
-void paths_from_proto(const v1::Paths& message, const NameTable& names, const char* what,
-                      const std::function<void(NameId name, Path path)>& add);
+// Calls `add` with each path and the id of its name. Leaves out ids that `is_wanted` does not have;
+// if it is empty, none. Throws kCorrupt unless the ids are of `names`, and no id occurs twice.
+void paths_from_proto(const v1::Paths& message, const std::vector<std::string>& names, const std::vector<bool>& is_wanted,
+                      const char* what, const std::function<void(NameId name, Path path)>& add);
 
 // --- tensor properties ---------------------------------------------------------------------------
 
@@ -99,6 +101,11 @@ class ExtentsReader {
     next_ += dims;
     left_ -= dims;
     return extents;
+  }
+  void skip(std::size_t numbers) {
+    if (numbers > left_) fail(numbers);
+    next_ += numbers;
+    left_ -= numbers;
   }
   void check_end() const { check_decode(left_ == 0, what_, "there are more sizes and offsets than items need"); }
 

@@ -84,7 +84,7 @@ void SharedNames::decode(const v1::SavePlan& message, SavePlan& plan) {
     seen.plan.names = columns::names_from_proto(message.names(), kSavePlan);
     auto& mappings = seen.plan.mappings.edit();
     mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
-    columns::paths_from_proto(message.mappings(), seen.plan.names, kSavePlan,
+    columns::paths_from_proto(message.mappings(), seen.plan.names.all(), {}, kSavePlan,
                               [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
     seen_.push_back(std::move(seen));
     if (seen_.size() > kSeenMax) seen_.pop_front();

@@ -36,13 +36,15 @@ std::vector<std::string> closest_names(const std::string& name, const Metadata& 
                                        std::size_t count) {
   // A set, because many names share a prefix.
   std::set<std::string> candidates;
-  for (const auto& [stored, entry] : metadata.state_dict_metadata) {
-    if (candidates.size() >= kComparedNamesMax) break;
+  const auto add = [&](const std::string& stored) {
+    if (candidates.size() >= kComparedNamesMax) return;
     for (std::size_t dot = stored.find('.'); dot != std::string::npos && prefixes == SuggestPrefixes::kYes;
          dot = stored.find('.', dot + 1))
       candidates.insert(stored.substr(0, dot));
     candidates.insert(stored);
-  }
+  };
+  for (const auto& [stored, entry] : metadata.state_dict_metadata) add(stored);
+  for (const std::string_view stored : metadata.others.names) add(std::string(stored));
   std::vector<std::pair<std::size_t, std::string>> ranked;
   ranked.reserve(candidates.size());
   for (const std::string& candidate : candidates) {

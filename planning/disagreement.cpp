@@ -1,6 +1,8 @@
 #include <cairn/planning/disagreement.hpp>
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include <cairn/base/error.hpp>
@@ -125,6 +127,19 @@ void Disagreements::throw_if_any() const {
   if (count_ > texts_.size()) text += "; and " + std::to_string(count_ - texts_.size()) + " more";
   text += ". Make the values equal, mark with per_rank what differs on purpose, or choose RankValues::kLowestRankWins";
   throw Error(ErrorCode::kMismatch, text);
+}
+
+// A repeated plan needs this alone: the digests of the local plans cover all but the contents of
+// bytes objects.
+bool have_equal_values(const std::vector<std::shared_ptr<const SavePlan>>& plans) {
+  std::unordered_map<std::string_view, const WriteItem*> first;
+  for (const auto& plan : plans)
+    for (const WriteItem& item : plan->items) {
+      if (item.type != WriteItemType::kByteIO) continue;
+      const WriteItem& other = *first.emplace(plan->names[item.name], &item).first->second;
+      if (other.content_hash != item.content_hash || other.content_bytes != item.content_bytes) return false;
+    }
+  return true;
 }
 
 }  // namespace cairn

@@ -2,6 +2,7 @@
 // Internal to planning.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,5 +37,8 @@ class Disagreements {
   std::size_t count_ = 0;
   std::vector<std::string> texts_;
 };
+
+// Returns whether each bytes object that several ranks list has one content.
+bool have_equal_values(const std::vector<std::shared_ptr<const SavePlan>>& plans);
 
 }  // namespace cairn

@@ -15,19 +15,18 @@ namespace cairn {
 // own.
 class FlatNames {
  public:
-  // Returns the name of the value at `path`. `entries` are those of the names before, in their
+  // Adds the name of the value at `path`. `entries` are those of the names before, in their
   // order. Throws kAlreadyExists, naming both paths, if one of them has the name, and kUnsupported
   // if the names take more than 64 MiB and 1 KiB for each value.
   template <class Entry>
-  std::string add(const Path& path, const std::vector<Entry>& entries) {
-    std::string fqn = to_string(path);
+  void add(const std::string& fqn, const Path& path, const std::vector<Entry>& entries) {
     if (const NameId id = add(fqn); id < entries.size()) throw_twice(fqn, entries[id].path, path);
-    return fqn;
   }
+  void reserve(std::size_t names) { names_.reserve(names); }
+  [[noreturn]] static void throw_twice(const std::string& fqn, const Path& before, const Path& path);
 
  private:
   NameId add(const std::string& fqn);
-  [[noreturn]] static void throw_twice(const std::string& fqn, const Path& before, const Path& path);
 
   static constexpr std::size_t kNamesFreeBytes = std::size_t{64} << 20;
   static constexpr std::size_t kBytesPerName = 1024;

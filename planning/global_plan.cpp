@@ -38,6 +38,7 @@ class GlobalPlanner {
     assign();
     list_parts();
     for (std::size_t rank = 0; rank < plans_.size(); ++rank) cut_plan(plans_[rank], fate_.data() + item_base_[rank]);
+    metadata_.reindex(names_);
     if (differing_names_ > 1)
       difference_ += "; and " + std::to_string(differing_names_ - 1) + (differing_names_ > 2 ? " other tensors" : " other tensor");
     return {std::move(plans_), std::move(metadata_), std::move(difference_)};

@@ -1,5 +1,7 @@
 #include <cairn/planning/metadata.hpp>
 
+#include <algorithm>
+
 namespace cairn {
 
 std::string to_string(const Path& path) {
@@ -36,15 +38,8 @@ std::optional<std::size_t> Metadata::position_of(const std::string& fqn, std::si
   };
   if (is_at(likely)) return likely == 0 ? looked_up(0) : likely;
   if (const std::size_t next = index_.next.load(std::memory_order_relaxed); is_at(next)) return looked_up(next);
-  // Two threads may build the index at once. Both build the same one, and the later store wins.
-  auto names = index_.load();
-  if (!names || names->size() != state_dict_metadata.size()) {
-    auto fresh = std::make_shared<NameTable>();
-    fresh->reserve(state_dict_metadata.size());
-    for (const auto& [name, entry] : state_dict_metadata) fresh->intern(name);
-    names = std::move(fresh);
-    index_.store(names);
-  }
+  const auto known = index_.load();
+  const auto names = known && known->size() == state_dict_metadata.size() ? known : make_index();
   const auto found = names->find(fqn);
   if (!found) return std::nullopt;
   if (is_at(*found)) return looked_up(*found);
@@ -60,6 +55,23 @@ const Metadata::Entry* Metadata::find(const std::string& fqn, std::size_t likely
 }
 
 Metadata::Entry* Metadata::find(const std::string& fqn) { return const_cast<Entry*>(std::as_const(*this).find(fqn)); }
+
+// Two threads may build the index at once. Both build the same one, and the later store wins.
+std::shared_ptr<const NameTable> Metadata::make_index() const {
+  auto names = std::make_shared<NameTable>();
+  names->reserve(state_dict_metadata.size());
+  for (const auto& [name, entry] : state_dict_metadata) names->intern(name);
+  index_.store(names);
+  return names;
+}
+
+NameTable Metadata::names() const {
+  const auto is_same = [](const auto& named, const std::string& name) { return named.first == name; };
+  const auto known = index_.load();
+  const auto& entries = state_dict_metadata;
+  if (known && std::equal(entries.begin(), entries.end(), known->all().begin(), known->all().end(), is_same)) return *known;
+  return *make_index();
+}
 
 void Metadata::reindex() { index_.store(nullptr); }
 

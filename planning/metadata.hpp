@@ -15,6 +15,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
+#include <cairn/planning/name_list.hpp>
 #include <cairn/planning/name_table.hpp>
 
 namespace cairn {
@@ -95,6 +96,18 @@ struct CommitInfo {
   std::vector<std::string> shares_with = {};
 };
 
+// The stored names that a load needs. In a large world, a rank may need few of a checkpoint's.
+struct NeededNames {
+  NameTable names;                    // decoded without their paths
+  std::vector<std::string> prefixes;  // stand for each name that equals one of these or lies below it
+};
+
+// Entries by their names alone.
+struct OtherEntries {
+  NameList names;
+  std::vector<bool> are_bytes;  // by name: whether it is a bytes object, not a tensor
+};
+
 struct Metadata {
   using Entry = std::variant<TensorStorageMetadata, BytesStorageMetadata>;
 
@@ -108,6 +121,8 @@ struct Metadata {
   std::string save_id;        // "" if PyTorch recorded none
   std::string version;        // DCP's Metadata.version; "" if absent
   std::optional<CommitInfo> commit;
+  // The names of further entries, in their order, if only those that a load needs were decoded.
+  OtherEntries others;
   // Number, and size in bytes, of fields of later versions in Cairn's record. They are not written
   // again.
   std::vector<std::pair<std::uint32_t, std::uint64_t>> later_fields;
@@ -122,8 +137,13 @@ struct Metadata {
   void reindex();
   // Takes a table of the same names, in their order, as the index.
   void reindex(NameTable names);
+  // Returns the names of state_dict_metadata, in their order; fewer if a name is there twice. Makes
+  // the index anew if names have changed.
+  NameTable names() const;
 
  private:
+  std::shared_ptr<const NameTable> make_index() const;
+
   // `find` builds the index when it is needed. Several threads may call `find` at once, so a lock
   // guards the index.
   class NameIndex {

@@ -14,6 +14,11 @@ namespace cairn {
 
 using NameId = std::uint32_t;
 
+// Returns whether `name` is `prefix` or below it. "layer.1" is not above "layer.10".
+inline bool is_below(std::string_view name, std::string_view prefix) noexcept {
+  return name.substr(0, prefix.size()) == prefix && (name.size() == prefix.size() || name[prefix.size()] == '.');
+}
+
 // Flattened names (FQNs), of a plan for example. Ids count from 0 in the order of first use. Copies
 // share memory until one of them is changed.
 class NameTable {

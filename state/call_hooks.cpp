@@ -22,8 +22,8 @@ void reset_storage(Storage& storage, const std::string& checkpoint_id) {
 // The hooks of SavePlanner and StorageWriter, as one object.
 class PlannedSave final : public SaveHooks {
  public:
-  PlannedSave(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer)
-      : state_dict_(state_dict), planner_(planner), writer_(writer) {}
+  PlannedSave(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer, std::string rules)
+      : state_dict_(state_dict), planner_(planner), writer_(writer), rules_(std::move(rules)) {}
 
   void reset(const std::string& checkpoint_id) override { reset_storage(writer_, checkpoint_id); }
   void set_up_planner(int rank, bool is_coordinator) override { planner_.set_up_planner(state_dict_, rank, is_coordinator); }
@@ -35,6 +35,9 @@ class PlannedSave final : public SaveHooks {
   }
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
     return writer_.prepare_global_plan(std::move(plans));
+  }
+  bool repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans) override {
+    return !rules_.empty() && writer_.repeats(of + rules_, plans);
   }
   SavePlan finish_plan(SavePlan new_plan) override { return planner_.finish_plan(std::move(new_plan)); }
   Future<WriteResults> write_data(const SavePlan& plan) override { return writer_.write_data(plan, planner_); }
@@ -49,6 +52,7 @@ class PlannedSave final : public SaveHooks {
   const StateDict& state_dict_;
   SavePlanner& planner_;
   StorageWriter& writer_;
+  const std::string rules_;
 };
 
 // The hooks of LoadPlanner and StorageReader, as one object.
@@ -92,8 +96,9 @@ class PlannedLoad final : public LoadHooks {
 
 }  // namespace
 
-std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer) {
-  return std::make_shared<PlannedSave>(state_dict, planner, writer);
+std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer,
+                                           std::string rules) {
+  return std::make_shared<PlannedSave>(state_dict, planner, writer, std::move(rules));
 }
 
 std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit) {

@@ -12,7 +12,10 @@ namespace cairn {
 
 // The arguments must stay valid until the call is done. `state_dict` is read only after the call's
 // `begin` has returned.
-std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer);
+// `rules`: how the planner and the writer plan, if these are Cairn's: by the same rules, the same
+// local plans make the same global ones. "" for others, whose hooks are called in every save.
+std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer,
+                                           std::string rules = "");
 
 // `fit` adapts the state dict to what the checkpoint has. Called on every rank, just before
 // `set_up_planner`, and timed as a part of it. May be empty. May throw.

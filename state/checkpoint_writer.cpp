@@ -35,6 +35,7 @@ struct CheckpointReader::Implementation {
   ReadOnce read_once = ReadOnce::kOff;
   std::function<std::string()> data_address;
   OpenStreams open_streams;
+  std::optional<NeededNames> needed;
 
   // State of the current attempt:
   std::string checkpoint_id;
@@ -72,11 +73,17 @@ void CheckpointReader::reset(const std::string& checkpoint_id) {
   self.store.reset();
   self.metadata.reset();
   self.opened_files.reset();
+  self.needed.reset();
 }
 
 Store& CheckpointReader::opened() { return implementation_->opened(); }
 
-Metadata CheckpointReader::read_metadata() { return cairn::read_metadata(implementation_->opened()); }
+Metadata CheckpointReader::read_metadata() {
+  const auto needed = std::exchange(implementation_->needed, std::nullopt);
+  return cairn::read_metadata(implementation_->opened(), needed ? &*needed : nullptr);
+}
+
+void CheckpointReader::expect(NeededNames needed) { implementation_->needed = std::move(needed); }
 
 void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
   Implementation& self = *implementation_;

@@ -40,6 +40,9 @@ class CheckpointWriter : public StorageWriter {
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
     return save_.prepare_global_plan(std::move(plans));
   }
+  bool repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans) override {
+    return save_.repeats(of, plans);
+  }
   Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override;
   void finish(Metadata metadata, std::vector<WriteResults> results) override {
     save_.finish(std::move(metadata), std::move(results));
@@ -76,6 +79,8 @@ class CheckpointReader : public StorageReader {
   // returns where this rank takes streams, or "" if it cannot. `open` opens them, and may throw.
   using OpenStreams = std::function<std::shared_ptr<RankStreams>(std::shared_ptr<const SharedReads>)>;
   void share_reads(ReadOnce wanted, std::function<std::string()> address, OpenStreams open);
+  // Lets the next `read_metadata` leave out entries of other names. For Checkpointer.
+  void expect(NeededNames needed);
 
  protected:
   Store& opened();  // the store of the checkpoint

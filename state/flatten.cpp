@@ -4,7 +4,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/planning/flat_names.hpp>
-#include <cairn/state/state_dict.hpp>
+#include <cairn/state/flat_leaf.hpp>
 
 namespace cairn {
 namespace {
@@ -37,41 +37,44 @@ bool holds_per_rank(const Value& value) {
                                             " is a stateful object; replace it by what its state_dict() returns before flattening");
 }
 
-class Flattener {
+class LeafVisitor {
  public:
-  // `marks` has the marks of all containers around `value`.
-  void visit(const Value& value, Value marks) {
-    if (value.is_per_rank()) marks = per_rank(std::move(marks));
-    if (value.is_if_stored()) marks = if_stored(std::move(marks));
-    if (value.is_frozen()) marks = frozen(std::move(marks));
-    if (value.is_stateful()) throw_stateful(path_);
+  explicit LeafVisitor(const std::function<void(const FlatLeaf&)>& leaf) : leaf_(leaf) {}
+
+  void visit_items(const Dict& dict, const Value& marks) {
+    for (const auto& [key, value] : dict) descend({&key, 0}, value, marks);
+  }
+
+ private:
+  void descend(FlatLeaf::Step step, const Value& value, const Value& marks) {
+    const std::size_t above = name_.size();
+    if (!steps_.empty()) name_ += '.';
+    name_ += step.key ? *step.key : std::to_string(step.index);
+    steps_.push_back(step);
+    check_depth(steps_.size());
+    visit({name_, steps_, value, marks});
+    steps_.pop_back();
+    name_.resize(above);
+  }
+
+  void visit(const FlatLeaf& at) {
+    const Value& value = at.value;
+    if (value.is_stateful()) throw_stateful(at.path());
     // An empty dict is a leaf of its own: without one, a load could not tell it from an absent key.
     if (value.is_dict() && !value.dict().empty()) {
-      for (const auto& [key, element] : value.dict()) descend(key, element, marks);
-    } else if (value.is_list() && is_taken_apart(value, path_.size())) {
+      visit_items(value.dict(), with_marks_of(value, at.marks));
+    } else if (value.is_list() && is_taken_apart(value, steps_.size())) {
+      const Value marks = with_marks_of(value, at.marks);
       std::int64_t index = 0;
-      for (const Value& element : value.list()) descend(index++, element, marks);
+      for (const Value& element : value.list()) descend({nullptr, index++}, element, marks);
     } else {
-      if (holds_per_rank(value)) marks = per_rank(std::move(marks));
-      add(with_marks_of(marks, value));
+      leaf_(at);
     }
   }
 
-  void descend(PathElement step, const Value& value, const Value& marks) {
-    path_.push_back(std::move(step));
-    check_depth(path_.size());
-    visit(value, marks);
-    path_.pop_back();
-  }
-
-  FlatStateDict take() { return std::move(entries_); }
-
- private:
-  void add(Value value) { entries_.push_back({names_.add(path_, entries_), path_, std::move(value)}); }
-
-  Path path_;
-  FlatStateDict entries_;
-  FlatNames names_;
+  const std::function<void(const FlatLeaf&)>& leaf_;
+  std::vector<FlatLeaf::Step> steps_;
+  std::string name_;
 };
 
 // Returns the value one step below `container`; creates it if it does not exist.
@@ -99,10 +102,43 @@ Value& step_into(Value& container, const PathElement& step, const Path& path, st
 
 }  // namespace
 
+Path FlatLeaf::path() const {
+  Path path;
+  path.reserve(steps.size());
+  for (const Step& step : steps) path.push_back(step.key ? PathElement(*step.key) : PathElement(step.index));
+  return path;
+}
+
+bool FlatLeaf::is_at(const Path& path) const {
+  const auto is_same = [](const Step& step, const PathElement& element) {
+    if (const auto* index = std::get_if<std::int64_t>(&element)) return !step.key && step.index == *index;
+    return step.key && *step.key == std::get<std::string>(element);
+  };
+  return steps.size() <= path.size() && std::equal(steps.begin(), steps.end(), path.begin(), is_same);
+}
+
+bool FlatLeaf::is_per_rank() const { return marks.is_per_rank() || holds_per_rank(value); }
+
+Value FlatLeaf::marked() const {
+  Value marked = with_marks_of(marks, value);
+  return is_per_rank() ? per_rank(std::move(marked)) : marked;
+}
+
+void visit_leaves(const StateDict& state_dict, const std::function<void(const FlatLeaf& leaf)>& visit) {
+  LeafVisitor(visit).visit_items(state_dict, Value());
+}
+
 FlatStateDict flatten(const StateDict& state_dict) {
-  Flattener flattener;
-  for (const auto& [key, value] : state_dict) flattener.descend(key, value, Value());
-  return flattener.take();
+  FlatStateDict entries;
+  FlatNames names;
+  entries.reserve(state_dict.size());
+  names.reserve(state_dict.size());
+  visit_leaves(state_dict, [&](const FlatLeaf& leaf) {
+    FlatEntry entry{leaf.name, leaf.path(), leaf.marked()};
+    names.add(entry.fqn, entry.path, entries);
+    entries.push_back(std::move(entry));
+  });
+  return entries;
 }
 
 FlatStateDict flatten_top_level(const StateDict& state_dict) {

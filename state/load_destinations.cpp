@@ -9,6 +9,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/formats/unicode.hpp>
 #include <cairn/planning/closest_names.hpp>
+#include <cairn/planning/flat_names.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/libtorch_compat.hpp>
@@ -109,14 +110,9 @@ Value like(const Value& held, Value loaded) {
 
 }  // namespace
 
-bool is_below(const std::string& name, const std::string& prefix) {
-  if (name.size() == prefix.size()) return name == prefix;
-  return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
-}
-
 ListGrowth::ListGrowth(const Metadata& metadata) {
   constexpr std::uint64_t kFree = 4096, kPerName = 16;
-  left_ = kFree + kPerName * metadata.state_dict_metadata.size();
+  left_ = kFree + kPerName * (metadata.state_dict_metadata.size() + metadata.others.names.size());
 }
 
 void ListGrowth::add(const StateDict& state_dict, const std::string& name, const Path& path) {
@@ -163,7 +159,8 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
     made.is_number = true;
     made.number = value.ivalue();
   }
-  check_invariant(names_.intern(made.name) == destinations_.size(), "two destinations of a load have one name");
+  if (const NameId id = names_.intern(made.name); id < destinations_.size())
+    FlatNames::throw_twice(made.name, destinations_[id].path, made.path);
   destinations_.push_back(std::move(made));
 }
 
@@ -207,10 +204,11 @@ LoadPlan LoadDestinations::create_plan() {
     throw Error(ErrorCode::kInvalidArgument, "plan a load: refuse_absent_ranks needs the number of ranks; set "
                                              "LoadPlannerOptions::world_size of a planner of your own");
   if (options_.refuse_absent_ranks)
-    for (const auto& [name, entry] : metadata_->state_dict_metadata)
+    visit_names([&](std::string_view name, bool, bool) {
       if (const auto rank = rank_of(name); rank && is_absent(*rank))
-        problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
+        problems.mismatched.push_back('"' + std::string(name) + "\": it belongs to a rank that this world of " +
                                       std::to_string(options_.world_size) + " ranks does not have");
+    });
   plan_shared(plan, problems);
   const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
   if (count == 0) return plan;
@@ -260,7 +258,7 @@ std::string LoadDestinations::hint_for_missing(const Destination& destination, s
 }
 
 // Returns whether a destination is filled from `stored_name` on this rank or on another.
-bool LoadDestinations::is_expected(const std::string& stored_name, NameId& likely) const {
+bool LoadDestinations::is_expected(std::string_view stored_name, NameId& likely) const {
   const auto same = names_.find(stored_name, likely);
   if (same) likely = *same + 1;
   if (same && !destinations_[*same].is_per_rank) return true;
@@ -269,9 +267,9 @@ bool LoadDestinations::is_expected(const std::string& stored_name, NameId& likel
 }
 
 // Returns the rank that saved a value, if the state dict holds a value of each rank there.
-std::optional<std::int64_t> LoadDestinations::rank_of(const std::string& stored_name) const {
+std::optional<std::int64_t> LoadDestinations::rank_of(std::string_view stored_name) const {
   if (!has_per_rank_) return std::nullopt;
-  const auto split = split_rank_name(stored_name);
+  const auto split = split_rank_name(std::string(stored_name));
   const auto found = split ? names_.find(split->first) : std::nullopt;
   return found && destinations_[*found].is_per_rank ? std::optional(split->second) : std::nullopt;
 }
@@ -292,14 +290,23 @@ LoadReport LoadDestinations::report() const {
     return first != names.end() && first->substr(0, prefix.size()) == prefix;
   };
   NameId likely = 0;  // the names are mostly in the order of the destinations
-  for (const auto& [name, entry] : metadata_->state_dict_metadata) {
-    if (is_expected(name, likely)) continue;
+  visit_names([&](std::string_view name, bool is_bytes, bool is_other) {
+    // The others are none of the destinations.
+    if ((!is_other || has_per_rank_) && is_expected(name, likely)) return;
     // If a dict is empty on some ranks only, its name is stored besides the values of the other
     // ranks.
-    if (std::holds_alternative<BytesStorageMetadata>(entry) && has_destinations_below(name)) continue;
-    report.unexpected.push_back(name);
-  }
+    if (is_bytes && has_destinations_below(std::string(name))) return;
+    report.unexpected.add(name);
+  });
   return report;
+}
+
+template <class Visit>
+void LoadDestinations::visit_names(Visit visit) const {
+  for (const auto& [name, entry] : metadata_->state_dict_metadata)
+    visit(name, std::holds_alternative<BytesStorageMetadata>(entry), false);
+  const auto& [names, are_bytes] = metadata_->others;
+  for (std::size_t i = 0; i < names.size(); ++i) visit(names[i], are_bytes[i], true);
 }
 
 // Returns the destination for the container around `destination` if the checkpoint has that

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,9 +17,6 @@
 #include <cairn/state/planner.hpp>
 
 namespace cairn {
-
-// Returns whether `name` is `prefix` or below it. "layer.1" is not above "layer.10".
-bool is_below(const std::string& name, const std::string& prefix);
 
 // Limits the lists that a load makes by the paths in a checkpoint. Saved lists are whole, so nearly
 // every element has a name. The limit stops damaged paths from creating huge empty lists.
@@ -41,8 +39,8 @@ class LoadDestinations {
 
   // Prepares for the number of leaves that will be added.
   void reserve(std::size_t leaves) { names_.reserve(leaves); }
-  // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. `name`
-  // must not have been added before.
+  // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. Throws
+  // kAlreadyExists, naming both paths, if a leaf has that name.
   void add(std::string name, std::string storage_name, Path path, const Value& value);
 
   // Returns the reads that fill all leaves. Throws one error that lists every problem, with the
@@ -99,11 +97,13 @@ class LoadDestinations {
 
   void plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems);
   void plan_tensor(NameId id, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems);
+  template <class Visit>
+  void visit_names(Visit visit) const;  // calls visit(name, is_bytes, is_other) for each stored name
   void plan_shared(LoadPlan& plan, Problems& problems);
   bool prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems);
   std::string hint_for_missing(const Destination& destination, std::size_t missing_before) const;
-  bool is_expected(const std::string& stored_name, NameId& likely) const;
-  std::optional<std::int64_t> rank_of(const std::string& stored_name) const;
+  bool is_expected(std::string_view stored_name, NameId& likely) const;
+  std::optional<std::int64_t> rank_of(std::string_view stored_name) const;
   bool is_absent(std::int64_t rank) const;
   const Destination* stored_whole_above(const Destination& destination);
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;

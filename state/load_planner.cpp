@@ -4,6 +4,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/planning/closest_names.hpp>
+#include <cairn/state/flat_leaf.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/load_destinations.hpp>
 #include <cairn/state/planner.hpp>
@@ -32,13 +33,16 @@ DefaultLoadPlanner::~DefaultLoadPlanner() = default;
 void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool /*is_coordinator*/) {
   Implementation& self = *implementation_;
   LoadDestinations& destinations = self.destinations.emplace(state_dict, metadata, self.options);
-  // Names are flattened as the save planner did, so that they match those in the checkpoint.
-  FlatStateDict entries = self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict);
-  destinations.reserve(entries.size());
-  for (FlatEntry& entry : entries) {
+  destinations.reserve(state_dict.size());
+  const auto add = [&](const std::string& fqn, Path path, const Value& value) {
     // Each rank reads its own value and keeps the caller's name for it.
-    std::string storage_name = entry.value.is_per_rank() ? rank_name(entry.fqn, rank) : entry.fqn;
-    destinations.add(std::move(entry.fqn), std::move(storage_name), std::move(entry.path), entry.value);
+    destinations.add(fqn, value.is_per_rank() ? rank_name(fqn, rank) : fqn, std::move(path), value);
+  };
+  // Names are flattened as the save planner did, so that they match those in the checkpoint.
+  if (self.options.flatten_state_dict) {
+    visit_leaves(state_dict, [&](const FlatLeaf& leaf) { add(leaf.name, leaf.path(), leaf.marked()); });
+  } else {
+    for (FlatEntry& entry : flatten_top_level(state_dict)) add(entry.fqn, std::move(entry.path), entry.value);
   }
 }
 
@@ -79,6 +83,8 @@ void DefaultLoadPlanner::commit_tensor(const LoadPlan& plan, const ReadItem& ite
 }
 
 LoadReport DefaultLoadPlanner::report() const { return implementation_->report; }
+
+LoadReport DefaultLoadPlanner::take_report() { return std::exchange(implementation_->report, {}); }
 
 // Builds the state dict from the metadata, and then loads into it like the default planner.
 class KeyLoadPlanner final : public DefaultLoadPlanner {

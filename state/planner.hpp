@@ -53,7 +53,7 @@ struct LoadReport {
   // In the checkpoint, but not in this rank's state dict. If this rank has a value marked by
   // `per_rank`, other ranks' values of that name are listed only if this world does not have the
   // rank: "loader.rank_3" in a world of 2 ranks.
-  std::vector<std::string> unexpected;
+  NameList unexpected;
   // Opaque values that were left out, each with the name of its class: "config:
   // argparse.Namespace". Only the planner of `make_key_load_planner` leaves values out.
   std::vector<std::string> opaque;
@@ -193,7 +193,10 @@ class DefaultLoadPlanner : public LoadPlanner {
   LoadReport report() const override;
 
  private:
+  friend class Checkpointer;
   friend class KeyLoadPlanner;
+  // Returns the report, and forgets it: in a large world, it may have a million names.
+  LoadReport take_report();
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;
 };

@@ -11,6 +11,7 @@
 #include <cairn/base/settings.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/device_copies.hpp>
+#include <cairn/state/flat_leaf.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/rank_names.hpp>
 #include <cairn/state/tensor_items.hpp>
@@ -176,8 +177,30 @@ struct DefaultSavePlanner::Implementation {
     }
   }
 
+  // Takes the values of a state that has the names and paths of the last one. Returns false for any
+  // other state. An empty one keeps them for the next.
+  bool take_values(const StateDict& state_dict) {
+    if (state_dict.empty()) return true;
+    bool is_same = true;
+    leaves.reserve(paths->size());
+    visit_leaves(state_dict, [&](const FlatLeaf& leaf) {
+      const std::size_t at = leaves.size();
+      is_same = is_same && at < paths->size() && leaf.is_at((*paths)[at].second);
+      if (!is_same) return;
+      const Path& path = (*paths)[at].second;
+      const bool is_per_rank = leaf.is_per_rank();
+      is_same =
+          path.size() == leaf.steps.size() + (is_per_rank ? 1 : 0) && (!is_per_rank || path.back() == PathElement(rank_key(rank)));
+      if (is_same) leaves.push_back({leaf.marked(), std::nullopt});
+    });
+    if (is_same && leaves.size() == paths->size()) return true;
+    leaves.clear();
+    return false;
+  }
+
   SavePlan create_local_plan() {
     SavePlan plan;
+    if (leaves.empty()) return plan;
     plan.names = names;
     if (options.flatten_state_dict) plan.mappings = paths;
     std::string unsupported;
@@ -286,6 +309,8 @@ void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, b
   Implementation& self = *implementation_;
   self.rank = rank;
   self.leaves.clear();
+  // A repeated save has the names of the one before, and shares its tables.
+  if (self.options.flatten_state_dict && self.take_values(state_dict)) return;
   FlatStateDict entries = self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict);
   for (FlatEntry& entry : entries) {
     if (!entry.value.is_per_rank()) continue;
@@ -293,18 +318,14 @@ void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, b
     entry.fqn = rank_name(entry.fqn, rank);
     if (self.options.flatten_state_dict) entry.path.push_back(rank_key(rank));
   }
-  // A repeated save has the names of the one before, and shares its table.
-  const auto has_name = [](const FlatEntry& entry, const std::string& name) { return entry.fqn == name; };
-  if (const auto& known = self.names.all(); !std::equal(entries.begin(), entries.end(), known.begin(), known.end(), has_name)) {
-    self.names = {};
-    self.names.reserve(entries.size());
-    for (const FlatEntry& entry : entries) {
-      const std::size_t count = self.names.size();
-      if (self.names.intern(entry.fqn) == count) continue;
-      throw Error(ErrorCode::kAlreadyExists,
-                  "state dict: the name \"" + entry.fqn +
-                      "\" is needed for a value marked by per_rank, but another value has it; rename that one");
-    }
+  NameTable names;
+  names.reserve(entries.size());
+  for (const FlatEntry& entry : entries) {
+    const std::size_t count = names.size();
+    if (names.intern(entry.fqn) == count) continue;
+    throw Error(ErrorCode::kAlreadyExists,
+                "state dict: the name \"" + entry.fqn +
+                    "\" is needed for a value marked by per_rank, but another value has it; rename that one");
   }
   std::vector<std::pair<NameId, Path>> paths;
   paths.reserve(entries.size());
@@ -313,6 +334,7 @@ void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, b
     paths.emplace_back(static_cast<NameId>(paths.size()), std::move(entry.path));
     self.leaves.push_back({std::move(entry.value), std::nullopt});
   }
+  self.names = std::move(names);
   self.paths = std::move(paths);
 }
 
@@ -348,7 +370,7 @@ ResolvedData DefaultSavePlanner::transform_object(const SavePlan& /*plan*/, cons
 ResolvedData DefaultSavePlanner::lookup_object(const SavePlan& plan, const WriteItem& item) {
   const std::string& name = plan.names[item.name];
   const auto found = implementation_->names.find(name, item.name);
-  if (!found) {
+  if (!found || *found >= implementation_->leaves.size()) {
     throw Error(ErrorCode::kNotFound,
                 "write \"" + name + "\": rank " + std::to_string(implementation_->rank) + " holds no value of that name");
   }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ class StorageWriter {
   // Returns the plans of all ranks, possibly changed. Called on the coordinator. `plans[r]` is the
   // plan of rank r.
   virtual std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) = 0;
+  // For Cairn's own writer, in saves that Cairn's planner plans: returns whether `plans`, which the
+  // last `prepare_global_plan` returned, are the result of this save as well. `of` identifies what
+  // they follow from. If so, that hook is not called, and `finish` gets empty metadata.
+  virtual bool repeats(const std::string& /*of*/, const std::vector<std::shared_ptr<const SavePlan>>& /*plans*/) { return false; }
   // Writes all items of `plan`, resolving each through `planner`. Called on every rank. May write
   // synchronously and return `ready_future`. Both arguments stay valid until the future is ready,
   // or, if `write_data` throws, until `abandon` returns.

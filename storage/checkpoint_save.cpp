@@ -8,6 +8,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/base/version.hpp>
@@ -119,6 +120,17 @@ class OwnFormat final : public DataFormat {
 
 }  // namespace
 
+// A save on the coordinator, as far as one that repeats its plan needs it. About 400 bytes for each
+// item, which are freed with the staging memory.
+struct KeptSave {
+  std::string of;                         // of `repeats`
+  std::vector<PlannedFiles> planned;      // by rank
+  std::vector<std::string> arrangements;  // likewise
+  std::string plans_digest;
+  std::vector<WriteResults> results;  // likewise
+  std::shared_ptr<const EncodedPlan> encoded;
+};
+
 // The state of one attempt.
 struct SaveAttempt {
   std::string checkpoint_id;
@@ -134,11 +146,14 @@ struct SaveAttempt {
   std::vector<PlannedFiles> planned;      // on the coordinator only; by rank
   std::vector<std::string> arrangements;  // likewise
   std::string plans_digest;
+  std::string planned_of;            // likewise; of `repeats`; "" if the plans may not be repeated
+  std::optional<KeptSave> repeated;  // likewise; its members above have been moved to this attempt
 };
 
 struct CheckpointSave::Implementation : SaveAttempt {
   explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
       : options(std::move(given)),
+        has_own_format(!given_format),
         format(given_format ? std::move(given_format)
                             : std::make_unique<OwnFormat>(options, engine_options(options).changes.any())),
         engine(engine_options(options)) {
@@ -150,6 +165,7 @@ struct CheckpointSave::Implementation : SaveAttempt {
   }
 
   const CheckpointWriterOptions options;
+  const bool has_own_format;
   const std::unique_ptr<DataFormat> format;
   std::shared_ptr<ReusableFiles> reuse;  // null: everything is written
   WriteEngine engine;
@@ -159,7 +175,9 @@ struct CheckpointSave::Implementation : SaveAttempt {
   // old record.
   std::string last_url;
   std::string last_run;
-  std::optional<Metadata> last;  // only save id, files and commit
+  std::optional<Metadata> last;  // only checkpoint id, save id, version, files and commit
+  Mutex kept_mutex;              // `release_staging` may be called at any time
+  std::optional<KeptSave> kept CAIRN_GUARDED_BY(kept_mutex);  // of the save that made `last`
 
   Store& opened() const {
     if (!store) throw Error(ErrorCode::kPrecondition, "the writer was not set up: call set_up_storage_writer first");
@@ -177,14 +195,23 @@ struct CheckpointSave::Implementation : SaveAttempt {
     }
   }
 
+  // Named when it is asked, because plans may be prepared before the save id is known.
+  ObjectName name_of(std::size_t rank, std::size_t file) const {
+    return format->name(static_cast<int>(rank), file, planned[rank].files.size(), arrangements[rank], context.save_id);
+  }
+  void keep(std::optional<KeptSave> save) {
+    const MutexLock lock(kept_mutex);
+    kept = std::move(save);
+  }
   void check_same_place() const;
-  void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
+  bool record(Metadata& metadata, const std::vector<WriteResults>& results) const;
+  bool is_laid_out_like(const std::vector<WriteResults>& last, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
   bool has_damaged_donor() const;
   bool may_remove_by_name() const;
   bool leaves_files() const;
   Replaced find_replaced();
-  void publish(const Metadata& metadata);
+  void publish(const EncodedPlan& encoded, const Metadata& metadata);
 };
 
 CheckpointSave::CheckpointSave(CheckpointWriterOptions options) : CheckpointSave(std::move(options), nullptr) {}
@@ -198,7 +225,11 @@ std::uint64_t CheckpointSave::staging_bytes() const { return implementation_->en
 
 void CheckpointSave::prepare_staging(std::uint64_t bytes) { implementation_->engine.prepare(bytes); }
 
-void CheckpointSave::release_staging() noexcept { implementation_->engine.release(); }
+void CheckpointSave::release_staging() noexcept {
+  implementation_->engine.release();
+  const MutexLock lock(implementation_->kept_mutex);
+  implementation_->kept.reset();
+}
 
 void CheckpointSave::reset(const std::string& checkpoint_id) {
   Implementation& self = *implementation_;
@@ -296,6 +327,27 @@ std::vector<SavePlan> CheckpointSave::prepare_global_plan(std::vector<SavePlan> 
   return plans;
 }
 
+// The plans carry the digests that `prepare_global_plan` gave them.
+bool CheckpointSave::repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans) {
+  Implementation& self = *implementation_;
+  self.planned_of = of;
+  const MutexLock lock(self.kept_mutex);
+  if (!self.kept || !self.last || self.kept->of != of || plans.size() != self.kept->arrangements.size()) return false;
+  const std::size_t digest_bytes = to_hex(Digest()).size();
+  std::string digests;
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+    const std::string& text = plans[rank]->storage_data;
+    if (text.size() < digest_bytes || text.substr(digest_bytes) != self.kept->arrangements[rank]) return false;
+    digests += text.substr(0, digest_bytes);
+  }
+  if (to_hex(sha256(digests)) != self.kept->plans_digest) return false;
+  self.repeated = std::exchange(self.kept, std::nullopt);
+  self.planned = std::move(self.repeated->planned);
+  self.arrangements = std::move(self.repeated->arrangements);
+  self.plans_digest = self.repeated->plans_digest;
+  return true;
+}
+
 Future<WriteResults> CheckpointSave::write(const SavePlan& plan, std::shared_ptr<ItemSource> source) {
   Implementation& self = *implementation_;
   self.opened();
@@ -367,16 +419,42 @@ void CheckpointSave::Implementation::check_same_place() const {
                   "that all ranks share");
 }
 
-void CheckpointSave::Implementation::record(Metadata& metadata, const std::vector<WriteResults>& results) const {
-  std::vector<std::string> of_tensors = options.transforms;
-  if (options.zstd_level != 0) of_tensors.emplace_back(kZstdTransform);
-  // Named here, because plans may be prepared before the save id is known.
-  const auto name_of = [&](std::size_t rank, std::size_t file) {
-    return format->name(static_cast<int>(rank), file, planned[rank].files.size(), arrangements[rank], context.save_id);
+// Returns whether the same items lie at the same places. A trailer may have another length, because
+// it has the save id.
+bool CheckpointSave::Implementation::is_laid_out_like(const std::vector<WriteResults>& last,
+                                                      const std::vector<WriteResults>& results) const {
+  const auto has_same = [](const FileResult& a, const FileResult& b) {
+    return a.length_bytes - a.trailer_length_bytes == b.length_bytes - b.trailer_length_bytes &&
+           a.bytes_item_lengths == b.bytes_item_lengths;
   };
-  record_storage(metadata, planned, results, name_of, of_tensors, options.transforms);
-  // Only the parts of all ranks together cover the tensors.
-  if (!is_part(store->url())) require_coverage(metadata, "cannot publish the checkpoint");
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    const std::vector<FileResult>& files = results[rank].files;
+    if (!std::equal(files.begin(), files.end(), last[rank].files.begin(), last[rank].files.end(), has_same)) return false;
+    for (std::size_t i = 0; i < files.size(); ++i)
+      if (files[i].name != name_of(rank, i)) return false;
+  }
+  return true;
+}
+
+// Completes `metadata`, which are empty in a save that repeats a plan. Returns whether they lack
+// their entries, because these are the same again.
+bool CheckpointSave::Implementation::record(Metadata& metadata, const std::vector<WriteResults>& results) const {
+  const bool is_same = repeated && results.size() == planned.size() && is_laid_out_like(repeated->results, results);
+  if (is_same) {
+    metadata.files.clear();
+    for (const WriteResults& of_rank : results)
+      for (const FileResult& file : of_rank.files)
+        metadata.files.push_back({file.name, file.length_bytes, file.crc32, file.trailer_length_bytes, ""});
+  } else {
+    if (repeated) metadata = decode_metadata(encode_section(repeated->encoded->entries, *last));
+    std::vector<std::string> of_tensors = options.transforms;
+    if (options.zstd_level != 0) of_tensors.emplace_back(kZstdTransform);
+    record_storage(
+        metadata, planned, results, [this](std::size_t rank, std::size_t file) { return name_of(rank, file); }, of_tensors,
+        options.transforms);
+    // Only the parts of all ranks together cover the tensors.
+    if (!is_part(store->url())) require_coverage(metadata, "cannot publish the checkpoint");
+  }
 
   metadata.checkpoint_id = checkpoint_id;
   metadata.save_id = context.save_id;
@@ -392,6 +470,7 @@ void CheckpointSave::Implementation::record(Metadata& metadata, const std::vecto
     if (!file.written_by.empty()) writers.insert(file.written_by);
   commit.shares_with.assign(writers.begin(), writers.end());
   metadata.commit = std::move(commit);
+  return is_same;
 }
 
 Replaced CheckpointSave::Implementation::find_replaced() {
@@ -409,8 +488,8 @@ Replaced CheckpointSave::Implementation::find_replaced() {
   return generation_to_replace(*store);
 }
 
-void CheckpointSave::Implementation::publish(const Metadata& metadata) {
-  const Bytes record = encode_commit_record(metadata);
+void CheckpointSave::Implementation::publish(const EncodedPlan& encoded, const Metadata& metadata) {
+  const Bytes record = encode_commit_record(encoded, metadata);
   refuse_or([&](Overwrite overwrite) { store->publish(context.save_id, record, overwrite); });
   // From here on no file of this attempt may be removed.
   published = true;
@@ -421,9 +500,11 @@ void CheckpointSave::finish(Metadata metadata, const std::vector<WriteResults>& 
   self.opened();
   if (!self.run)
     throw Error(ErrorCode::kPrecondition, "only the coordinator's writer can finish a save; this one was set up otherwise");
-  self.record(metadata, results);
-  self.planned = {};  // as large as all plans; `metadata` holds what is needed from here on
+  const bool is_same = self.record(metadata, results);
   const std::function<void()> clean_up = self.format->complete(self.store, self.checkpoint_id, metadata, *self.written);
+  const auto encoded = is_same ? self.repeated->encoded : std::make_shared<const EncodedPlan>(metadata);
+  metadata.state_dict_metadata = {};  // as large as all plans
+  metadata.planner_data = {};
   // Before the record at this place is read, because looking through a large run may take long.
   // A part is not ordered among the checkpoints of a run, and must not read the other ranks' parts.
   std::uint64_t next_in_run = 1;
@@ -438,22 +519,26 @@ void CheckpointSave::finish(Metadata metadata, const std::vector<WriteResults>& 
   if (replaced.generation) require_own_files(*self.store, *replaced.generation);
   metadata.commit->sequence = std::max(next_in_run, commit_sequence_after(replaced));
   metadata.commit->retired = retired_generations(*self.store, replaced.generation, self.options.retired_keep);
-  self.publish(metadata);
+  self.publish(*encoded, metadata);
 
   // The checkpoint exists now. The next save cleans up what fails from here on.
   try {
     if (clean_up) clean_up();
     if (replaced.is_known) remove_leftovers(*self.store, metadata, replaced.generation, self.options.retired_keep);
-    Metadata last;
-    last.save_id = metadata.save_id;
-    last.files = std::move(metadata.files);
-    last.commit = std::move(metadata.commit);
-    self.last = std::move(last);
+    metadata.reindex();  // without the index of the names
+    self.last = std::move(metadata);
     self.last_url = self.store->url();
     self.last_run = self.run->url();
+    // With `reuse`, what files hold depends on more than the plan.
+    std::optional<KeptSave> kept;
+    if (!self.planned_of.empty() && !self.reuse && self.has_own_format)
+      kept = KeptSave{self.planned_of, std::move(self.planned), std::move(self.arrangements), self.plans_digest, results, encoded};
+    self.keep(std::move(kept));
+    self.planned = {};  // as large as all plans
   } catch (...) {
     // The next save reads the record from the store.
     self.last.reset();
+    self.keep(std::nullopt);
   }
 }
 

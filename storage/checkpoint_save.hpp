@@ -93,6 +93,7 @@ class CheckpointSave {
   void reset(const std::string& checkpoint_id);
   void set_up(const StorageContext& context);
   SavePlan prepare_local_plan(SavePlan plan);
+  bool repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans);
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans);
   // Writes the items of `plan`, whose data `source` has.
   Future<WriteResults> write(const SavePlan& plan, std::shared_ptr<ItemSource> source);

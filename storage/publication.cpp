@@ -32,12 +32,14 @@ std::optional<std::string> read_whole(Store& store, const ObjectName& name) {
     throw Error(ErrorCode::kUnsupported, "cannot read " + child_url(store.url(), name) + ": it has " + std::to_string(size) +
                                              " bytes, and a commit record at most " + std::to_string(kCommitRecordBytesMax));
   if (end->content.size() == size) return std::move(end->content);
-  std::string content(size - end->content.size(), '\0');
-  store.read(name, {{0, {content.data(), content.size()}}});
-  return content + end->content;
+  std::string content(size, '\0');
+  const std::size_t rest = content.size() - end->content.size();
+  store.read(name, {{0, {content.data(), rest}}});
+  end->content.copy(content.data() + rest, end->content.size());
+  return content;
 }
 
-std::optional<Metadata> decoded_record(Store& store, const ObjectName& name) {
+std::optional<Metadata> decoded_record(Store& store, const ObjectName& name, const NeededNames* needed) {
   const std::string what = child_url(store.url(), name);
   std::string before;
   for (int tries = 1;; ++tries) {
@@ -52,7 +54,7 @@ std::optional<Metadata> decoded_record(Store& store, const ObjectName& name) {
     }
     if (!record) return std::nullopt;
     try {
-      return decode_commit_record(*record, what);
+      return decode_commit_record(*record, what, needed);
     } catch (const Error&) {
       // The same bytes twice are the real content, not parts of two records.
       if (last || (tries > 1 && record == before)) throw;
@@ -122,14 +124,14 @@ void keep_published(Store& store, const Metadata& current, FileSet& kept) {
 
 }  // namespace
 
-std::optional<Metadata> published_metadata(Store& store, const ObjectName& name) {
+std::optional<Metadata> published_metadata(Store& store, const ObjectName& name, const NeededNames* needed) {
   try {
-    return decoded_record(store, name);
+    return decoded_record(store, name, needed);
   } catch (const Error& error) {
     const std::shared_ptr<Store> other = error.code() == ErrorCode::kCorrupt ? store.fallback() : nullptr;
     if (!other || !other->exists(name)) throw;
     write_log(LogLevel::kWarning, -1, std::string(error.what()) + "; the record at " + other->url() + " is used instead");
-    return decoded_record(*other, name);
+    return decoded_record(*other, name, needed);
   }
 }
 

@@ -77,9 +77,10 @@ namespace cairn {
 
 // Reads and checks the whole commit record at `store`, whether Cairn or PyTorch wrote it. Returns
 // nothing if there is none. If the record is replaced while it is read, reads it again. Reads the
-// store's second copy of a damaged record, if there is one. Throws kCorrupt and kUnsupported as
-// decode_commit_record does, and the store's errors.
-std::optional<Metadata> published_metadata(Store& store, const ObjectName& name = kCommitRecordName);
+// store's second copy of a damaged record, if there is one. `needed` is decode_commit_record's.
+// Throws kCorrupt and kUnsupported as that does, and the store's errors.
+std::optional<Metadata> published_metadata(Store& store, const ObjectName& name = kCommitRecordName,
+                                           const NeededNames* needed = nullptr);
 
 // The checkpoint that ".metadata" names before a save replaces it.
 struct Replaced {

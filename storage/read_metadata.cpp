@@ -115,8 +115,8 @@ std::map<int, ObjectName> rank_records(Store& store) {
 // PyTorch writes one record, or one for each rank (use_collectives=False).
 bool has_records(Store& store) { return store.exists(kCommitRecordName) || !rank_records(store).empty(); }
 
-Metadata read_metadata(Store& store) {
-  if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
+Metadata read_metadata(Store& store, const NeededNames* needed) {
+  if (std::optional<Metadata> metadata = published_metadata(store, kCommitRecordName, needed)) return std::move(*metadata);
   // A network file system's client may cache the absence of a record for a minute. Opening the
   // directory refreshes the cache.
   const std::vector<std::string> open_attempts = store.open_attempts();

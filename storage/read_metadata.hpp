@@ -13,8 +13,9 @@ namespace cairn {
 // tensor, that of the lowest rank is used. Throws kNotFound if there is no checkpoint, or if a
 // record or a data file of a rank is missing, and kMismatch if the joined parts do not make whole
 // tensors; the error text says what to do. Throws kCorrupt if a record is damaged, and kUnsupported
-// if this version of Cairn cannot read it.
-Metadata read_metadata(Store& store);
+// if this version of Cairn cannot read it. With `needed`, may decode only the entries of a record
+// of Cairn's that a load needs; Metadata::others then has the names of the others.
+Metadata read_metadata(Store& store, const NeededNames* needed = nullptr);
 // Returns the names of PyTorch's records of one rank each, by rank.
 std::map<int, ObjectName> rank_records(Store& store);
 // Returns whether there is a record of the whole checkpoint, or records of ranks.

@@ -34,7 +34,7 @@ class StorageRecorder {
   StorageRecorder(Metadata& metadata, const std::vector<std::string>& of_tensors, const std::vector<std::string>& of_bytes)
       : metadata_(metadata), of_tensors_(of_tensors), of_bytes_(of_bytes) {
     metadata.files.clear();
-    metadata.reindex();  // a planner may have changed names
+    metadata.names();  // for the index: a planner may have changed names
     entries_.resize(metadata.state_dict_metadata.size());
     std::size_t chunks = 0;
     for (std::size_t i = 0; i < entries_.size(); ++i) {

@@ -77,6 +77,7 @@ struct CoordinatedCall {
   std::vector<std::string> metadata_save_ids_;
   std::vector<std::shared_ptr<const SavePlan>> global_save_plans_;
   std::vector<Digest> global_digests_;
+  Digest planned_of_{};  // see KeptGlobalPlans::of
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
   std::vector<Progress> progress_;    // by rank, the latest
@@ -258,6 +259,7 @@ class CoordinatorMachine : private CoordinatedCall {
   bool all_probed_ = false;         // each suspect is in `probed_`
   std::set<int> probed_;            // ranks that were asked, during joining, whether they are alive
   std::map<int, Kept> kept_;
+  KeptGlobalPlans last_global_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
   CallRegister register_;  // used only on rank 0 (kRegistrar): detects ranks that name different coordinators

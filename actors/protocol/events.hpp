@@ -69,6 +69,9 @@ struct CreateLocalPlan {};
 // Runs on the coordinator. Ends with GlobalSavePlans. The plans are indexed by rank.
 struct CreateGlobalSavePlan {
   std::vector<std::shared_ptr<const SavePlan>> local_plans;
+  Digest of{};  // the digest of the digests of the local plans
+  // The global plans of the last save, if `of` was the same; otherwise empty.
+  std::vector<std::shared_ptr<const SavePlan>> last;
 };
 struct GlobalSavePlans {
   std::vector<std::shared_ptr<const SavePlan>> plans;

@@ -1,9 +1,9 @@
 // Keeps the save plan of the last attempt: a rank its part of the global plan, the coordinator the
-// local plan of each rank. A repeated save then sends a digest, with the hash and size of each
-// bytes object, instead of a plan, and the hash of each tensor if those are compared. Plans contain
-// no save id, so a digest may stay the same from save to save. A digest does not cover hashes and
-// sizes of bytes objects, which change more often: `refreshed` puts those of the current attempt
-// into a kept plan.
+// local plan of each rank and the global plans. A repeated save then sends a digest, with the hash
+// and size of each bytes object, instead of a plan, and the hash of each tensor if those are
+// compared. Plans contain no save id, so a digest may stay the same from save to save. A digest
+// does not cover hashes and sizes of bytes objects, which change more often: `refreshed` puts those
+// of the current attempt into a kept plan.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,14 @@ struct KeptPlan {
 
   // Returns the plan, or null if it has another digest.
   std::shared_ptr<const SavePlan> find(const Digest& of) const { return of == digest ? plan : nullptr; }
+};
+
+// The global plans of a save. Hashes and sizes of bytes objects are those of that save: each rank
+// puts its own into its part.
+struct KeptGlobalPlans {
+  Digest of{};                                         // the digest of the digests of the local plans
+  std::vector<std::shared_ptr<const SavePlan>> plans;  // by rank; empty: none
+  std::vector<Digest> digests;                         // likewise
 };
 
 // The hashes and sizes that a digest does not cover, as columns in the order of the plan: one entry

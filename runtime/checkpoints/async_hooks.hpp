@@ -56,6 +56,9 @@ class AsyncWriter final : public StorageWriter {
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
     return writer_.prepare_global_plan(std::move(plans));
   }
+  bool repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans) override {
+    return writer_.repeats(of, plans);
+  }
   Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
     if (leases_) leases_->expect(plan);
     auto future = writer_.write_data(plan, planner);

@@ -54,7 +54,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     stage(describe(key_order));
   };
   call.executor = &executor_;
-  call.hooks = make_save_hooks(state_, planner_, writer_);
+  call.hooks = make_save_hooks(state_, planner_, writer_, parts_.rules);
   call.progress = progress_;
   const auto self = shared_from_this();
   {

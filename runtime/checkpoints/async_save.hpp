@@ -63,6 +63,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
     std::string slot;  // the checkpointer name that the actors see
     std::shared_ptr<SavePlanner> planner;
     bool planner_is_users = false;
+    std::string rules;  // of make_save_hooks
     std::shared_ptr<StorageWriter> writer;
     std::shared_ptr<AsyncStager> stager;
     std::optional<Cancellation> cancellation;  // the caller's Cancellation

@@ -55,6 +55,8 @@ class OwnSaveParts {
   // `part_rank`: with `use_collectives` off, this rank in the whole world; otherwise nothing. Must
   // be the same in each call on one object.
   std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options, std::optional<int> part_rank);
+  // Returns the rules of saves by the planner that was returned last (state/call_hooks.hpp).
+  std::string rules() const { return to_hex(planner_options_); }
   // Returns a writer for these options. A kept writer is not reused if its threads have another
   // priority.
   Made<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);

@@ -135,12 +135,15 @@ struct Checkpointer::Implementation {
     return own.writer_for(wanted, async_options.low_priority);
   }
 
+  // Call `planner_for` before. What a user's planner or writer does is done anew in each save.
+  std::string rules_of(const SaveOptions& options) const { return options.planner || options.storage_writer ? "" : own.rules(); }
+
   ProgressDisplay::What what_to_show(bool is_save, const std::string& checkpoint_id) const {
     return {world.show_progress(), world.rank(), world.size(), is_save, checkpoint_id};
   }
 
   void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
-            const std::vector<std::string>& prefixes, const std::shared_ptr<LoadPlanner>& planner_of_call);
+            const std::vector<std::string>* prefixes, const std::shared_ptr<LoadPlanner>& planner_of_call);
 
   // Runs after all ranks have loaded. So if an object throws, the call fails on its own rank only.
   void restore(const StatefulObjects& objects, const std::vector<std::string>& key_order, StateDict& working,
@@ -257,8 +260,9 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   CountingSavePlanner counting(*planner, *progress);
   // A user's own planner and storage may depend on each other's types, so no counting planner is
   // put between them.
-  call.hooks = make_save_hooks(objects.empty() ? state_dict : working,
-                               options.planner && options.storage_writer ? *planner : counting, *writer.storage);
+  call.hooks =
+      make_save_hooks(objects.empty() ? state_dict : working, options.planner && options.storage_writer ? *planner : counting,
+                      *writer.storage, self.rules_of(options));
   call.progress = progress;
   auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =
@@ -318,6 +322,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.number = ++self.async_saves;
   parts.planner = self.planner_for(options);
   parts.planner_is_users = options.planner != nullptr;
+  parts.rules = self.rules_of(options);
   const auto writer = self.writer_for(options, async_options);
   parts.writer = writer.storage;
   parts.stager = self.stager_for(async_options);
@@ -395,7 +400,7 @@ bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadl
 }
 
 void Checkpointer::Implementation::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
-                                        const std::vector<std::string>& prefixes,
+                                        const std::vector<std::string>* prefixes,
                                         const std::shared_ptr<LoadPlanner>& planner_of_call) {
   const ProfilerRange range("load");
   check_process();
@@ -405,10 +410,11 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   // A load may be of what an earlier save was still writing: that has ended by now.
   const auto made = options.storage_reader ? Made<StorageReader>{options.storage_reader, nullptr} : make_reader(options.reader);
   const auto& reader = made.storage;
-  if (!options.planner && !options.storage_reader && world.size() > 1)
-    world.share_reads(dynamic_cast<CheckpointReader&>(*reader), options.read_once);
-  const bool divides =
-      options.replica_group && !options.planner && !options.storage_reader && !options.reader.verify_first && world.size() > 1;
+  // Cairn's own reader, if it serves Cairn's own planner.
+  const auto own_reader =
+      !options.planner && !options.storage_reader ? std::dynamic_pointer_cast<CheckpointReader>(reader) : nullptr;
+  if (own_reader && world.size() > 1) world.share_reads(*own_reader, options.read_once);
+  const bool divides = options.replica_group && own_reader && !options.reader.verify_first && world.size() > 1;
   if (divides && !passing_on) passing_on.emplace(world, name + "~replicas");
   StatefulObjects objects(state_dict);
 
@@ -429,13 +435,17 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     fill(call, name, checkpoint_id, options.coordinator_rank, objects);
     call.executor = &executor;
     call.report_directory = world.report_directory(options.failure_directory, "");
-    std::tie(call.options_digest, call.options_text) = shared_options(options, prefixes);
+    std::tie(call.options_digest, call.options_text) = shared_options(options, prefixes ? *prefixes : std::vector<std::string>());
     call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);
       if (part_rank) require_part(checkpoint_id);
       agreed_order = key_order;
       objects.describe(key_order, working, world.rank());
       made.check();
+      if (!own_reader || (prefixes ? prefixes->empty() : !options.planning.flatten_state_dict)) return;
+      auto needed =
+          prefixes ? std::optional(NeededNames{{}, *prefixes}) : objects.needed_names(working, part_rank.value_or(world.rank()));
+      if (needed) own_reader->expect(*std::move(needed));
     };
     const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
       objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
@@ -487,11 +497,13 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
   LoadPlannerOptions planning = options.planning;
   planning.world_size = part_rank ? 0 : world().size();
   if (part_rank) planning.refuse_absent_ranks = false;  // a part has the values of one rank
-  const auto planner = options.planner ? options.planner
-                       : part_rank     ? make_part_load_planner(planning, *part_rank)
-                                       : std::make_shared<DefaultLoadPlanner>(planning);
-  implementation_->load(state_dict, checkpoint_id, options, {}, planner);
-  return planner->report();
+  if (options.planner) {
+    implementation_->load(state_dict, checkpoint_id, options, nullptr, options.planner);
+    return options.planner->report();
+  }
+  const auto planner = part_rank ? make_part_load_planner(planning, *part_rank) : std::make_shared<DefaultLoadPlanner>(planning);
+  implementation_->load(state_dict, checkpoint_id, options, nullptr, planner);
+  return planner->take_report();
 }
 
 StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes,
@@ -506,7 +518,7 @@ StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std
   const std::shared_ptr<LoadPlanner> planner = make_key_load_planner(prefixes, options.planning.keep_opaque);
   LoadOptions whole = options;
   whole.replica_group = nullptr;
-  implementation_->load(state_dict, checkpoint_id, whole, prefixes, planner);
+  implementation_->load(state_dict, checkpoint_id, whole, &prefixes, planner);
   std::string left_out;
   for (const std::string& name : planner->report().opaque) left_out += "\n  " + printable(name);
   if (!left_out.empty() && world().rank() == 0)

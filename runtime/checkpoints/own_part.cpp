@@ -124,7 +124,7 @@ std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& op
   return std::make_shared<PartSavePlanner>(options, rank);
 }
 
-std::shared_ptr<LoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank) {
+std::shared_ptr<DefaultLoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank) {
   return std::make_shared<PartLoadPlanner>(options, rank);
 }
 

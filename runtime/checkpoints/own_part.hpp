@@ -20,7 +20,7 @@ void require_part(const std::string& place);
 
 // Make Cairn's own planners for the part of `rank`.
 std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& options, int rank);
-std::shared_ptr<LoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank);
+std::shared_ptr<DefaultLoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank);
 
 // Return the options with which a world of this rank alone saves or loads the part. Throw
 // kInvalidArgument if a user-defined planner, writer or reader is set.

@@ -12,6 +12,7 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/running_work.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
+#include <cairn/state/flat_leaf.hpp>
 #include <cairn/state/load_destinations.hpp>
 #include <cairn/state/optimizer_loading.hpp>
 #include <cairn/state/rank_names.hpp>
@@ -158,6 +159,25 @@ void StatefulObjects::describe(const std::vector<std::string>& key_order, StateD
     hooks.run(key, [&] { value = with_marks_of(value, Value(place->second.object->state_dict())); });
   }
   *longest_ = hooks.take_longest();
+}
+
+std::optional<NeededNames> StatefulObjects::needed_names(const StateDict& working, int rank) const {
+  NeededNames needed;
+  for (const auto& [key, place] : places_)
+    if (std::dynamic_pointer_cast<FittedStateful>(place.object)) needed.prefixes.push_back(key);
+  const auto is_fitted = [&](const std::string& name) {
+    return std::any_of(needed.prefixes.begin(), needed.prefixes.end(),
+                       [&](const std::string& prefix) { return is_below(name, prefix); });
+  };
+  try {
+    needed.names.reserve(working.size());
+    visit_leaves(working, [&](const FlatLeaf& leaf) {
+      if (!is_fitted(leaf.name)) needed.names.intern(leaf.is_per_rank() ? rank_name(leaf.name, rank) : leaf.name);
+    });
+  } catch (const Error&) {
+    return std::nullopt;  // the planner will say why
+  }
+  return needed;
 }
 
 void StatefulObjects::fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank,

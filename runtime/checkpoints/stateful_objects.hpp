@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,10 @@ class StatefulObjects {
   // Calls `state_dict()`. Stores the results in their places in `working`, which must be a copy of
   // the dict in which the objects were found.
   void describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const;
+
+  // Returns the stored names that a load into `working`, which has been described, needs if Cairn's
+  // planner flattens it; nothing if it cannot. `rank` is that of `fit`.
+  std::optional<NeededNames> needed_names(const StateDict& working, int rank) const;
 
   // Replaces the state of each FittedStateful object in `working` by state that fits what the
   // checkpoint has for the object. Reads plain values through `reader`, and opaque ones if

@@ -22,6 +22,11 @@ using zip::put_u64;
 
 bool has_mark(std::string_view save_id) { return save_id.substr(0, std::string_view(kSaveIdMark).size()) == kSaveIdMark; }
 
+// PyTorch's save id begins with the mark.
+std::string pickled_id(const Metadata& metadata) {
+  return has_mark(metadata.save_id) ? metadata.save_id : kSaveIdMark + metadata.save_id;
+}
+
 void check_size(std::uint64_t bytes, const std::string& what) {
   if (bytes > kCommitRecordBytesMax)
     throw Error(ErrorCode::kUnsupported, what + ": " + std::to_string(bytes) + " bytes, more than the " +
@@ -38,7 +43,7 @@ void require_described(const std::vector<FileInfo>& files) {
                                            printable_utf8(file.name) + ", as it does of every file that Cairn wrote");
 }
 
-Metadata decode_own(ByteSpan record, const std::string& what) {
+Metadata decode_own(ByteSpan record, const std::string& what, const NeededNames* needed) {
   // The checksum comes before the version: a damaged version must not be reported as a newer Cairn.
   const auto footer = *parse_commit_footer(record);
   const auto covered = record.size() - kCommitFooterBytes + kCommitCrcAt;
@@ -56,7 +61,7 @@ Metadata decode_own(ByteSpan record, const std::string& what) {
                                          " and its head at " + std::to_string(footer.head_offset) + " of " +
                                          std::to_string(record.size()));
   try {
-    auto metadata = decode_metadata(record.subspan(offset, section_end - offset), version);
+    auto metadata = decode_metadata(record.subspan(offset, section_end - offset), version, needed);
     if (!metadata.commit) throw Error(ErrorCode::kCorrupt, "Cairn's section says nothing about the commit");
     if (commit_head_in(record)->save_id != metadata.save_id) throw Error(ErrorCode::kCorrupt, "its head is that of another save");
     require_described(metadata.files);
@@ -78,24 +83,30 @@ void check_commit_record_fits(std::uint64_t items) {
                                            "; shard over fewer ranks, or save several checkpoints");
 }
 
+EncodedPlan::EncodedPlan(const Metadata& metadata) {
+  // Both take a microsecond for each of a million items: this thread encodes the entries meanwhile.
+  auto pickled = std::async([&] { return TorchPickle(metadata, pickled_id(metadata)); });
+  entries = encode_entries(metadata);
+  pickle = pickled.get();
+}
+
+Bytes encode_commit_record(const Metadata& metadata) { return encode_commit_record(EncodedPlan(metadata), metadata); }
+
 // Checked before encoding and, by other code, after decoding: a record that cannot be read back
 // must never be published.
-Bytes encode_commit_record(const Metadata& metadata) {
+Bytes encode_commit_record(const EncodedPlan& plan, const Metadata& metadata) {
   if (!metadata.commit || metadata.save_id.empty())
     throw Error(ErrorCode::kInvalidArgument, "a commit record needs a save id and what Cairn says about the commit");
   if (!std::all_of(metadata.files.begin(), metadata.files.end(), is_described))
     throw Error(ErrorCode::kInvalidArgument, "a commit record needs the length, checksum and trailer length of each file");
   // Cairn's section follows the pickle. PyTorch's unpickler stops at the end of the pickle and
   // ignores the rest.
-  // Both take a microsecond for each of a million items: this thread encodes the section meanwhile.
-  auto pickle = std::async([&, id = has_mark(metadata.save_id) ? metadata.save_id : kSaveIdMark + metadata.save_id] {
-    return pickle_torch_metadata(metadata, id);
-  });
-  const auto section = encode_metadata(metadata);
-  auto record = pickle.get();
+  const auto section = encode_section(plan.entries, metadata);
+  Bytes record;
+  record.reserve(plan.pickle.size() + section.size() + kCommitFooterBytes + 64 * metadata.files.size());  // names may be longer
+  plan.pickle.append_to(record, metadata, pickled_id(metadata));
   const auto offset = record.size();
   check_size(offset + section.size() + kCommitFooterBytes, "encode the commit record");
-  record.reserve(offset + section.size() + kCommitFooterBytes);
   record += section;
   put_u64(record, offset);
   put_u64(record, offset + section.size() - encode_head(metadata).size());
@@ -106,11 +117,11 @@ Bytes encode_commit_record(const Metadata& metadata) {
   return record;
 }
 
-Metadata decode_commit_record(ByteSpan record, const std::string& what) {
+Metadata decode_commit_record(ByteSpan record, const std::string& what, const NeededNames* needed) {
   check_size(record.size(), what);
   if (is_git_lfs_pointer(record)) throw Error(ErrorCode::kCorrupt, what + ": " + kGitLfsPointer);
   if (ends_in_fence_mark(record)) record = record.subspan(0, record.size() - kFenceMarkBytes);
-  if (parse_commit_footer(record)) return decode_own(record, what);
+  if (parse_commit_footer(record)) return decode_own(record, what, needed);
 
   auto torch = unpickle_torch_metadata(record, what);
   // The mark in the pickle proves that there was a footer. Without this check, a truncated record

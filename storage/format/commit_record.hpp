@@ -13,6 +13,7 @@
 #include <string>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/formats/torch_metadata.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/format/metadata_codec.hpp>
 
@@ -33,12 +34,23 @@ void check_commit_record_fits(std::uint64_t items);
 // kUnsupported if the record would exceed kCommitRecordBytesMax.
 Bytes encode_commit_record(const Metadata& metadata);
 
+// The part of a record that saves of one plan share, if their items have the same lengths.
+struct EncodedPlan {
+  explicit EncodedPlan(const Metadata& metadata);  // throws as encode_commit_record does
+
+  TorchPickle pickle;
+  EncodedEntries entries;
+};
+// Returns the record of such a save. Of `metadata`, uses all but entries and paths.
+Bytes encode_commit_record(const EncodedPlan& plan, const Metadata& metadata);
+
 // Decodes a record that Cairn or PyTorch wrote; `commit` is set only for Cairn's. The result is
 // consistent: boxes fit their tensors, file indices are valid, and in each tensor either all chunks
 // have a location or none has. Each file of a record that Cairn wrote has a length, a checksum and
 // a trailer length. `what` begins error texts ("the metadata of /run/step_1"). Throws kCorrupt for
 // a damaged record. Throws kUnsupported for a newer format version, a class that DCP does not use,
-// values nested too deeply, or a record that is too large.
-Metadata decode_commit_record(ByteSpan record, const std::string& what = "the commit record");
+// values nested too deeply, or a record that is too large. With `needed`, may decode only the
+// entries that a load needs; Metadata::others then has the names of the others.
+Metadata decode_commit_record(ByteSpan record, const std::string& what = "the commit record", const NeededNames* needed = nullptr);
 
 }  // namespace cairn

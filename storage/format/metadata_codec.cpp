@@ -14,6 +14,7 @@
 #include <cairn/formats/item_archive.hpp>
 #include <cairn/messages/columns.hpp>
 #include <cairn/planning/stored_items.hpp>
+#include <cairn/storage/format/entry_columns.hpp>
 
 namespace cairn {
 namespace {
@@ -22,10 +23,9 @@ using columns::add_extents;
 using columns::check_decode;
 using columns::check_encode;
 
-constexpr char kWhat[] = "metadata section";
+constexpr const char* kWhat = kSectionName;
 constexpr char kUnequal[] = "the columns of its locations differ in length";
 // Limits on what a few encoded bytes can expand to.
-constexpr std::uint32_t kScalarChunksMax = 16;  // of a 0-dim tensor; a whole one has one chunk
 constexpr std::size_t kTransformsMax = 16;      // per location
 constexpr std::size_t kTransformNameMax = 256;  // bytes
 
@@ -191,13 +191,11 @@ void files_to_proto(const Metadata& metadata, const std::vector<bool>& is_explic
 }
 
 void names_and_paths_to_proto(const Metadata& metadata, v1::Metadata& message) {
-  NameTable names;
-  names.reserve(metadata.state_dict_metadata.size());
-  for (std::size_t i = 0; i < metadata.state_dict_metadata.size(); ++i) {
-    const std::string& fqn = metadata.state_dict_metadata[i].first;
-    // Entry i has name i, so the entries need no column for their names.
-    if (names.intern(fqn) != i) columns::fail_encode(kWhat, "'" + fqn + "' appears twice");
-  }
+  // Entry i has name i, so the entries need no column for their names.
+  NameTable names = metadata.names();
+  for (NameId i = 0; names.size() < metadata.state_dict_metadata.size(); ++i)
+    if (const std::string& fqn = metadata.state_dict_metadata[i].first; names.find(fqn) != i)
+      columns::fail_encode(kWhat, "'" + fqn + "' appears twice");
   columns::PathEncoder paths(*message.mutable_planner_data(), kWhat);
   // A path may belong to a name without an entry. Such names follow those of the entries.
   for (std::size_t i = 0; i < metadata.planner_data.size(); ++i) {
@@ -240,73 +238,47 @@ std::vector<FileInfo> files_from_proto(const v1::Metadata& message) {
   return files;
 }
 
-// The counterpart of entries_to_proto. Each column has a position of its own; at the end all
-// columns must be used up, so that no number is read as another's.
-void entries_from_proto(const v1::Metadata& message, const NameTable& names, bool is_version_1, Metadata& metadata) {
-  const int entries = message.kinds_size();
-  // There may be more names than entries: those of paths come last.
-  check_decode(message.stored_size() == (is_version_1 ? entries : 0) && static_cast<std::size_t>(entries) <= names.size(), kWhat,
-               "the columns of its entries differ in length");
-  check_decode(message.dims_size() == message.tensor_properties_size(), kWhat, "the columns of its tensors differ in length");
+// The counterpart of entries_to_proto.
+void entries_from_proto(const v1::Metadata& message, bool is_version_1, const Selection& selection,
+                        const std::vector<std::string>& names, Metadata& metadata) {
   const std::vector<TensorProperties> properties = columns::properties_from_proto(message.properties(), kWhat);
-  columns::ExtentsReader sizes(message.sizes(), kWhat);
-  columns::ExtentsReader chunk_extents(message.chunk_extents(), kWhat);
-  int tensors = 0;
-  int counts = 0;
-  auto locations = static_cast<std::size_t>(message.locations().files_size());  // that are left
-  const auto take = [&](std::size_t count) {
-    // Checked before the locations are allocated: a count may be damaged.
-    check_decode(count <= locations, kWhat, "there are fewer locations than chunks and bytes objects");
-    locations -= count;
-    return count;
-  };
-  metadata.state_dict_metadata.reserve(static_cast<std::size_t>(entries));
-  for (int i = 0; i < entries; ++i) {
-    const std::string& fqn = names[static_cast<NameId>(i)];
-    const v1::EntryKind kind = message.kinds(i);
-    check_decode(v1::EntryKind_IsValid(kind) && kind != v1::ENTRY_KIND_UNSPECIFIED, kWhat, "an entry is of an unknown kind");
-    const bool is_stored =
-        is_version_1 ? message.stored(i) : kind != v1::ENTRY_KIND_UNSTORED_TENSOR && kind != v1::ENTRY_KIND_UNSTORED_BYTES;
-    if (kind == v1::ENTRY_KIND_BYTES || kind == v1::ENTRY_KIND_UNSTORED_BYTES) {
+  EntryColumns columns(message, is_version_1);  // checks the counts
+  metadata.state_dict_metadata.reserve(static_cast<std::size_t>(message.kinds_size()) - metadata.others.names.size());
+  while (columns.next()) {
+    const auto entry = static_cast<std::size_t>(columns.entry);
+    if (!selection.has_entry(entry)) {
+      columns.skip();
+      continue;
+    }
+    const std::string& fqn = names[entry];
+    if (columns.is_bytes) {
       BytesStorageMetadata bytes;
-      if (is_stored && take(1)) bytes.storage.emplace();
+      if (columns.is_stored) bytes.storage.emplace();
       metadata.state_dict_metadata.emplace_back(fqn, std::move(bytes));
       continue;
     }
-    check_decode(tensors < message.dims_size(), kWhat, "there are fewer tensors than entries of that kind");
     TensorStorageMetadata tensor;
-    const std::uint32_t which = message.tensor_properties(tensors);
-    check_decode(which < properties.size(), kWhat, "a tensor refers to properties that are not there");
-    tensor.properties = properties[which];
-    // `take` checks the number of dimensions.
-    const std::uint32_t dims = message.dims(tensors++);
-    tensor.size = sizes.take(dims);
-    if (kind == v1::ENTRY_KIND_WHOLE_TENSOR) {
+    check_decode(columns.properties < properties.size(), kWhat, "a tensor refers to properties that are not there");
+    tensor.properties = properties[columns.properties];
+    tensor.size = columns.sizes.take(columns.dims);
+    if (columns.is_whole()) {
       tensor.chunks.assign(1, Box::whole(tensor.size));
     } else {
-      check_decode(counts < message.chunk_counts_size(), kWhat, "there are fewer numbers of chunks than tensors in chunks");
-      const std::uint32_t chunks = message.chunk_counts(counts++);
-      // A chunk count is accepted only if the columns have as many entries. 0-dim chunks have no
-      // entries, so they have a fixed limit.
-      const std::size_t most =
-          dims > 0 ? static_cast<std::size_t>(message.chunk_extents_size()) / (std::size_t{2} * dims) : kScalarChunksMax;
-      check_decode(chunks <= most, kWhat, "a tensor has more chunks than there are");
-      tensor.chunks.reserve(chunks);
-      for (std::uint32_t c = 0; c < chunks; ++c) tensor.chunks.push_back({chunk_extents.take(dims), chunk_extents.take(dims)});
+      tensor.chunks.reserve(columns.chunks);
+      for (std::uint32_t c = 0; c < columns.chunks; ++c)
+        tensor.chunks.push_back({columns.chunk_extents.take(columns.dims), columns.chunk_extents.take(columns.dims)});
     }
     check_tensor(fqn, tensor, columns::fail_decode);
-    if (is_stored) tensor.storage.resize(take(tensor.chunks.size()));
+    tensor.storage.resize(columns.locations());
     metadata.state_dict_metadata.emplace_back(fqn, std::move(tensor));
   }
-  check_decode(tensors == message.dims_size(), kWhat, "there are more tensors than entries of that kind");
-  check_decode(counts == message.chunk_counts_size(), kWhat, "there are more numbers of chunks than tensors in chunks");
-  check_decode(locations == 0, kWhat, "there are more locations than chunks and bytes objects");
-  sizes.check_end();
-  chunk_extents.check_end();
+  columns.check_end();
 }
 
 // The counterpart of locations_to_proto.
-void locations_from_proto(const v1::Locations& message, const std::vector<bool>& is_explicit, Metadata& metadata) {
+void locations_from_proto(const v1::Metadata& section, bool is_version_1, const Selection& selection,
+                          const std::vector<bool>& is_explicit, Metadata& metadata) {
+  const v1::Locations& message = section.locations();
   const int count = message.files_size(), offsets = message.offsets_size();
   check_decode((message.transforms_size() == count || message.transforms_size() == 0) && message.payload_offsets_size() == offsets,
                kWhat, kUnequal);
@@ -316,14 +288,14 @@ void locations_from_proto(const v1::Locations& message, const std::vector<bool>&
     check_decode(are_plausible(lists.back()), kWhat, "a list of transforms is longer than supported");
   }
   int next = 0, next_length = 0, next_offset = 0;
-  visit_items(metadata, [&](StorageInfo& storage, const TensorStorageMetadata* tensor, const Box*) {
+  const auto take = [&](StorageInfo& storage, bool is_bytes) {
     storage.file = message.files(next);
     check_decode(storage.file < is_explicit.size(), kWhat, "something is stored in a file that is not there");
     const std::uint32_t list = message.transforms_size() > 0 ? message.transforms(next) : 0;
     check_decode(list < lists.size(), kWhat, "a location refers to transforms that are not there");
     if (list > 0) storage.transforms = lists[list];
     ++next;
-    if (has_length(storage, !tensor, is_explicit)) {
+    if (has_length(storage, is_bytes, is_explicit)) {
       check_decode(next_length < message.lengths_size(), kWhat, kUnequal);
       storage.length = message.lengths(next_length++);
     }
@@ -333,12 +305,26 @@ void locations_from_proto(const v1::Locations& message, const std::vector<bool>&
       storage.payload_offset = message.payload_offsets(next_offset++);
     }
     check_location(storage, metadata.files, columns::fail_decode);
-  });
+  };
+  auto named = metadata.state_dict_metadata.begin();
+  for (EntryColumns columns(section, is_version_1); columns.next(); columns.skip()) {
+    if (selection.has_entry(static_cast<std::size_t>(columns.entry))) {
+      visit_stored((named++)->second,
+                   [&](StorageInfo& storage, const TensorStorageMetadata*, const Box*) { take(storage, columns.is_bytes); });
+    } else {
+      for (std::size_t i = 0; i < columns.locations(); ++i) {
+        StorageInfo passed_over;
+        take(passed_over, columns.is_bytes);
+      }
+    }
+  }
   check_decode(next_length == message.lengths_size() && next_offset == offsets, kWhat, kUnequal);
 }
 
 // Adds the positions that follow from the layout.
-void place_items(std::vector<bool> is_explicit, Metadata& metadata) {
+void place_items(std::vector<bool> is_explicit, const Selection& selection, Metadata& metadata) {
+  for (std::size_t i = 0; i < is_explicit.size(); ++i)
+    if (!selection.has_file(i)) is_explicit[i] = true;  // not all of its items are here
   const std::vector<bool> before = is_explicit;
   lay_out(metadata, is_explicit,
           [](StorageInfo& storage, std::uint64_t offset, std::uint64_t length, std::uint64_t payload_offset) {
@@ -384,8 +370,9 @@ void add_later_fields(ByteSpan section, Metadata& metadata) {
 }  // namespace
 
 // Deterministic: equal metadata give equal bytes, because nothing here is a map of Protobuf's.
-Bytes encode_metadata(const Metadata& metadata) {
-  check_files(metadata.files, columns::fail_encode);
+Bytes encode_metadata(const Metadata& metadata) { return encode_section(encode_entries(metadata), metadata); }
+
+EncodedEntries encode_entries(const Metadata& metadata) {
   v1::Metadata message;
   names_and_paths_to_proto(metadata, message);
   entries_to_proto(metadata, message);
@@ -394,12 +381,18 @@ Bytes encode_metadata(const Metadata& metadata) {
           [&](const StorageInfo& at, std::uint64_t offset, std::uint64_t length, std::uint64_t payload_offset) {
             if (at.offset != offset || at.length != length || at.payload_offset != payload_offset) is_explicit[at.file] = true;
           });
-  files_to_proto(metadata, is_explicit, message);
   locations_to_proto(metadata, is_explicit, *message.mutable_locations());
+  return {columns::serialize(message, kWhat), std::move(is_explicit)};
+}
+
+Bytes encode_section(const EncodedEntries& entries, const Metadata& metadata) {
+  check_files(metadata.files, columns::fail_encode);
+  v1::Metadata message;
+  files_to_proto(metadata, entries.is_explicit, message);
   message.set_checkpoint_id(metadata.checkpoint_id);
   message.set_version(metadata.version);
-  // The fields of a message may be in any order.
-  return columns::serialize(message, kWhat) + encode_head(metadata);
+  // The fields of a message may be in any order, and parts of it may follow one another.
+  return entries.bytes + columns::serialize(message, kWhat) + encode_head(metadata);
 }
 
 Bytes encode_head(const Metadata& metadata) {
@@ -409,28 +402,37 @@ Bytes encode_head(const Metadata& metadata) {
   return columns::serialize(message, kWhat);
 }
 
-Metadata decode_metadata(ByteSpan bytes, std::uint32_t version) {
+Metadata decode_metadata(ByteSpan bytes, std::uint32_t version, const NeededNames* needed) {
   v1::Metadata message;
   columns::parse(bytes, message, kWhat);
-  if (version == 1) message.mutable_names()->mutable_shared()->resize(static_cast<std::size_t>(message.names().lengths_size()));
+  const bool is_version_1 = version == 1;
+  if (is_version_1) message.mutable_names()->mutable_shared()->resize(static_cast<std::size_t>(message.names().lengths_size()));
   Metadata metadata;
-  const NameTable names = columns::names_from_proto(message.names(), kWhat);
+  Selection selection;
+  NameTable names;
+  std::vector<std::string> needed_names;
+  if (needed && !selection.select(message, is_version_1, *needed, needed_names, metadata.others))
+    return decode_metadata(bytes, version);
+  if (!needed) names = columns::names_from_proto(message.names(), kWhat);
+  const std::vector<std::string>& texts = needed ? needed_names : names.all();
   metadata.files = files_from_proto(message);
   check_files(metadata.files, columns::fail_decode);
-  entries_from_proto(message, names, version == 1, metadata);
+  entries_from_proto(message, is_version_1, selection, texts, metadata);
   std::vector<bool> is_explicit;
-  for (const v1::File& file : message.files()) is_explicit.push_back(version == 1 || file.explicit_positions());
-  locations_from_proto(message.locations(), is_explicit, metadata);
-  place_items(std::move(is_explicit), metadata);
-  metadata.planner_data.reserve(std::min<std::size_t>(names.size(), message.planner_data().names_size()));
-  columns::paths_from_proto(message.planner_data(), names, kWhat,
-                            [&](NameId name, Path path) { metadata.planner_data.emplace_back(names[name], std::move(path)); });
+  for (const v1::File& file : message.files()) is_explicit.push_back(is_version_1 || file.explicit_positions());
+  locations_from_proto(message, is_version_1, selection, is_explicit, metadata);
+  place_items(std::move(is_explicit), selection, metadata);
+  selection.remove_others(metadata);
+  if (!needed) metadata.planner_data.reserve(std::min<std::size_t>(texts.size(), message.planner_data().names_size()));
+  if (!needed || !needed->prefixes.empty())
+    columns::paths_from_proto(message.planner_data(), texts, selection.paths(), kWhat,
+                              [&](NameId name, Path path) { metadata.planner_data.emplace_back(texts[name], std::move(path)); });
   metadata.checkpoint_id = message.checkpoint_id();
   metadata.save_id = message.save_id();
   metadata.version = message.version();
   if (message.has_commit()) metadata.commit = commit_from_proto(message.commit());
   add_later_fields(bytes, metadata);
-  metadata.reindex(names);
+  if (!needed) metadata.reindex(std::move(names));
   return metadata;
 }
 

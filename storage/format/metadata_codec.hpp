@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/metadata.hpp>
@@ -23,8 +24,21 @@ inline constexpr std::uint32_t kFormatVersion = 2;
 inline constexpr std::uint64_t kCommitRecordBytesMax = std::uint64_t{2} << 30;
 
 Bytes encode_metadata(const Metadata& metadata);
+
+// The part of a section that saves of one plan share, if their items have the same lengths:
+// entries, locations and paths.
+struct EncodedEntries {
+  Bytes bytes;
+  std::vector<bool> is_explicit;  // by file, as in the section
+};
+EncodedEntries encode_entries(const Metadata& metadata);
+// Adds what differs: of `metadata`, uses all but entries and paths.
+Bytes encode_section(const EncodedEntries& entries, const Metadata& metadata);
+
 // Returns the end of the encoded metadata: a section with the save id and the commit alone.
 Bytes encode_head(const Metadata& metadata);
-Metadata decode_metadata(ByteSpan bytes, std::uint32_t version = kFormatVersion);
+// With `needed`, decodes no other entries than these, unless a needed name is missing, or a path
+// does not follow from its name. Of the others it fills in the names, and checks less.
+Metadata decode_metadata(ByteSpan bytes, std::uint32_t version = kFormatVersion, const NeededNames* needed = nullptr);
 
 }  // namespace cairn

@@ -121,7 +121,7 @@ TEST_CASE("a hello is checked field by field") {
   other.incarnation[0] = 'f';
   CHECK(reason(hello()) == v1::LINK_REFUSAL_REASON_INCARNATION);
   auto newer = hello();
-  newer.mutable_hello()->set_protocol_version(2);
+  newer.mutable_hello()->set_protocol_version(kLinkProtocolVersion + 1);
   CHECK(reason(newer) == v1::LINK_REFUSAL_REASON_PROTOCOL);
 
   auto foreign = hello();

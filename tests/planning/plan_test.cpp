@@ -106,6 +106,30 @@ TEST_CASE("a plan with names that are not there has no digest") {
   CHECK_THROWS_AS(plan_digest(plan), Error);
 }
 
+TEST_CASE("a list of names has them in order") {
+  NameList list;
+  CHECK(list.empty());
+  list.reserve(1, 1);
+  for (const char* name : {"a.b", "", "c"}) list.add(name);
+  CHECK(list.size() == 3);
+  CHECK(list[0] == "a.b");
+  CHECK(list[1].empty());
+  CHECK(list == std::vector<std::string>{"a.b", "", "c"});
+  CHECK_FALSE(list == std::vector<std::string>{"a.b", "c"});
+}
+
+TEST_CASE("metadata know their names, also after a change") {
+  Metadata metadata;
+  metadata.state_dict_metadata = {{"a", BytesStorageMetadata{}}, {"b", BytesStorageMetadata{}}};
+  const NameTable names = metadata.names();
+  CHECK(names.all() == std::vector<std::string>{"a", "b"});
+  CHECK(metadata.names().shares_with(names));
+  metadata.state_dict_metadata[0].first = "c";
+  CHECK(metadata.names().all() == std::vector<std::string>{"c", "b"});
+  CHECK(metadata.find("c") == &metadata.state_dict_metadata[0].second);
+  CHECK(metadata.find("a") == nullptr);
+}
+
 TEST_CASE("two paths of one name are refused as such, also in a state of long names") {
   struct Entry {
     Path path;
@@ -113,7 +137,7 @@ TEST_CASE("two paths of one name are refused as such, also in a state of long na
   FlatNames names;
   std::vector<Entry> entries;
   const auto add = [&](const Path& path) {
-    names.add(path, entries);
+    names.add(to_string(path), path, entries);
     entries.push_back({path});
   };
   add({"a", "b"});

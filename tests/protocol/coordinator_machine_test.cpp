@@ -85,7 +85,7 @@ TEST_CASE("a coordinator adopts the outcome of a call that ended without it") {
   }
 }
 
-TEST_CASE("a coordinator lets go of the global plans before it publishes") {
+TEST_CASE("a coordinator keeps the global plans until the next save has others") {
   CoordinatorSteps coordinator(2);
   coordinator.join(1);
   std::vector<std::weak_ptr<const SavePlan>> plans;
@@ -101,7 +101,9 @@ TEST_CASE("a coordinator lets go of the global plans before it publishes") {
   REQUIRE(plans.size() == 2);
   coordinator.written(0);
   for (const auto& plan : plans) CHECK_FALSE(plan.expired());
-  CHECK(std::holds_alternative<Finish>(all_of<RunTask>(coordinator.written(1)).at(0).task));
+  coordinator.run_tasks(coordinator.written(1));
+  for (const auto& plan : plans) CHECK_FALSE(plan.expired());
+  coordinator.plan(2);  // `answer_to` makes other ones
   for (const auto& plan : plans) CHECK(plan.expired());
 }
 
@@ -163,6 +165,45 @@ TEST_CASE("a global plan is sent whole until the rank has kept it") {
   CHECK(whole.digest == digest);
   coordinator.written(1);
   CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{digest})));
+}
+
+TEST_CASE("a coordinator offers its last global plans for local plans with the same digests, and no others") {
+  CoordinatorSteps coordinator(2);
+  Digest of{};
+  const auto offered = [&](std::uint64_t ticket, bool is_kept) {
+    coordinator.join(ticket);
+    Effects effects;
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto local = plan_of(rank);
+      const auto columns = content_of(*local);
+      effects = is_kept ? coordinator.receive(rank, SameSavePlan{plan_digest(*local), columns.hashes, columns.bytes})
+                        : coordinator.receive(rank, LocalSavePlan{local, plan_digest(*local)});
+    }
+    const RunTask task = all_of<RunTask>(effects).at(0);
+    const auto& request = std::get<CreateGlobalSavePlan>(task.task);
+    if (ticket > 1) CHECK(request.of == of);
+    of = request.of;
+    // As a planner does that makes its plans anew, or repeats them.
+    GlobalSavePlans made{request.last, std::make_shared<Metadata>()};
+    if (made.plans.empty()) made = std::get<GlobalSavePlans>(answer_to(task, 0));
+    effects = coordinator.step(TaskEnded{task.sequence, made});
+    CHECK(sent<UseCachedPlan>(effects).size() == (request.last.empty() ? 0 : 2));
+    coordinator.written(0);
+    coordinator.run_tasks(coordinator.written(1));
+    return !request.last.empty();
+  };
+  CHECK_FALSE(offered(1, false));
+  CHECK(offered(2, false));
+  CHECK(offered(3, true));
+  CHECK(offered(4, true));
+  auto other = std::make_shared<SavePlan>(*plan_of(1));
+  other->items.pop_back();
+  coordinator.join(5);
+  coordinator.receive(0, LocalSavePlan{plan_of(0), plan_digest(*plan_of(0))});
+  const Effects effects = coordinator.receive(1, LocalSavePlan{other, plan_digest(*other)});
+  const auto& request = std::get<CreateGlobalSavePlan>(all_of<RunTask>(effects).at(0).task);
+  CHECK(request.last.empty());
+  CHECK(request.of != of);
 }
 
 // --- stored outcomes -----------------------------------------------------------------------------

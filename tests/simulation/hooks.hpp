@@ -145,6 +145,12 @@ class WatchedWriter final : public StorageWriter {
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
     return watched(watcher_, Hook::kPrepareGlobalPlan, [&] { return writer_.prepare_global_plan(std::move(plans)); });
   }
+  bool repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans) override {
+    if (!writer_.repeats(of, plans)) return false;
+    // In place of these hooks, which faults may be planted in.
+    for (const Hook hook : {Hook::kCreateGlobalPlan, Hook::kPrepareGlobalPlan}) watched(watcher_, hook, [] {});
+    return true;
+  }
   Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override;
   void finish(Metadata metadata, std::vector<WriteResults> results) override {
     watched(watcher_, Hook::kFinish, [&] { writer_.finish(std::move(metadata), std::move(results)); });

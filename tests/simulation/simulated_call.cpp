@@ -75,8 +75,8 @@ void SimulatedCall::start(RankRuntime& runtime) {
     }
     // The step is an option of a save. Ranks at different steps must not save together.
     save.options_digest = sha256(std::to_string(call.version.content));
-    save.hooks = call.background ? make_save_hooks(state_, async_planner_, async_writer_)
-                                 : make_save_hooks(state_, counting_save_planner_, writer_);
+    save.hooks = call.background ? make_save_hooks(state_, async_planner_, async_writer_, "rules")
+                                 : make_save_hooks(state_, counting_save_planner_, writer_, "rules");
     ticket_ = runtime.save(std::move(save), ended);
   } else if (call.operation == Operation::kLoad) {
     int layout = call.version.layout;  // a trainer knows the layout of the checkpoint that it loads

@@ -188,6 +188,38 @@ TEST_CASE("every truncation of a commit record is found") {
     REQUIRE(decoding(record.substr(0, length)).code == ErrorCode::kCorrupt);
 }
 
+TEST_CASE("the record of another save of one plan is the one that is encoded anew") {
+  // The last ids are also texts that PyTorch's record has for other reasons.
+  for (const char* id : {"/run/step_1", "/run/step_1000000", "modules", "version", "1.0.0", "epoch", "__0_0_x.distcp"})
+    for (const char* other : {"/a", "load_id", "model.weight", "__1_0_x.distcp"}) {
+      CAPTURE(std::string(id));
+      CAPTURE(std::string(other));
+      Metadata first = sample();
+      first.checkpoint_id = id;
+      const EncodedPlan plan(first);
+      CHECK(encode_commit_record(plan, first) == encode_commit_record(first));
+      Metadata second = sample();
+      second.checkpoint_id = other;
+      second.save_id = "0123-abc-234567";
+      second.files[0] = {"__0_0_a longer name.distcp", 5000, 77, 10};
+      second.files[1] = {"y", 6000, 78, 20};
+      second.commit->step = 101;
+      second.commit->user_metadata.clear();
+      Metadata alone = second;  // without entries and paths
+      alone.state_dict_metadata.clear();
+      alone.planner_data.clear();
+      const Bytes record = encode_commit_record(plan, alone);
+      CHECK(record == encode_commit_record(second));
+      CHECK(encode_metadata(decode_commit_record(record)) == encode_metadata(second));
+      const TorchMetadata torch = unpickle_torch_metadata(record, "the pickle");
+      CHECK(torch.metadata.checkpoint_id == other);
+      CHECK(torch.metadata.save_id == "cairn-0123-abc-234567");
+      std::vector<std::string> names;
+      for (const FileInfo& file : torch.metadata.files) names.push_back(file.name);
+      CHECK(names == std::vector<std::string>{second.files[0].name, "y"});
+    }
+}
+
 TEST_CASE("a cut-off record of Cairn's is not taken for PyTorch's") {
   const auto metadata = sample();
   const auto pickle = pickle_torch_metadata(metadata, "cairn-" + metadata.save_id);

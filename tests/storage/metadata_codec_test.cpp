@@ -7,6 +7,7 @@
 #include <cairn/messages/metadata.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/formats/item_archive.hpp>
+#include <cairn/messages/columns.hpp>
 #include <cairn/storage/format/metadata_codec.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -229,6 +230,117 @@ TEST_CASE("positions that follow from the layout are derived, not recorded") {
       CHECK(found[i].payload_offset == wanted[i].payload_offset);
     }
   }
+}
+
+// Three ranks with a file each: a tensor, a value and a tensor below "opt" in each of two; in the
+// third, what has no layout.
+Metadata of_three_ranks() {
+  Metadata metadata;
+  for (std::uint32_t file = 0; file < 3; ++file) {
+    const std::string rank = std::to_string(file);
+    std::uint64_t end = 0;
+    TensorStorageMetadata tensor;
+    tensor.size = {4, 6};
+    tensor.chunks = {Box::whole(tensor.size)};
+    for (const std::string name : {rank + ".w", "opt." + rank}) {
+      const ItemLayout layout = item_layout(DType::kFloat32, tensor.size, end);
+      tensor.storage = {{file, end, layout.total_bytes(), end + layout.prefix_bytes, {}}};
+      end += layout.total_bytes();
+      metadata.state_dict_metadata.emplace_back(name, tensor);
+    }
+    BytesStorageMetadata bytes;
+    bytes.storage = StorageInfo{file, end, 10 + file, file == 2 ? 0 : end, {}};
+    metadata.state_dict_metadata.emplace_back(rank + ".b", bytes);
+    metadata.files.push_back({"f" + rank, end + 10 + file + 30, 7, 30});
+  }
+  for (const auto& [name, entry] : metadata.state_dict_metadata) metadata.planner_data.emplace_back(name, Path{name});
+  metadata.planner_data.emplace_back("opt", Path{"opt"});  // of no entry
+  return metadata;
+}
+
+TEST_CASE("a load decodes the entries that it needs, where they are, and the names of the others") {
+  const Metadata all = of_three_ranks();
+  const Bytes encoded = encode_metadata(all);
+  struct Case {
+    std::vector<std::string> names, prefixes, entries, others, paths;
+  };
+  for (const Case& one : std::vector<Case>{
+           {{"1.w"}, {}, {"1.w"}, {"0.w", "opt.0", "0.b", "opt.1", "1.b", "2.w", "opt.2", "2.b"}, {}},
+           {{"2.b", "0.b"}, {}, {"0.b", "2.b"}, {"0.w", "opt.0", "1.w", "opt.1", "1.b", "2.w", "opt.2"}, {}},
+           {{"opt.2"}, {"1"}, {"1.w", "1.b", "opt.2"}, {"0.w", "opt.0", "0.b", "opt.1", "2.w", "2.b"}, {"1.w", "1.b"}},
+           {{},
+            {"opt"},
+            {"opt.0", "opt.1", "opt.2"},
+            {"0.w", "0.b", "1.w", "1.b", "2.w", "2.b"},
+            {"opt.0", "opt.1", "opt.2", "opt"}},
+           {{}, {}, {}, {"0.w", "opt.0", "0.b", "1.w", "opt.1", "1.b", "2.w", "opt.2", "2.b"}, {}},
+       }) {
+    CAPTURE(one.entries);
+    NeededNames needed;
+    for (const std::string& name : one.names) needed.names.intern(name);
+    needed.prefixes = one.prefixes;
+    const Metadata found = decode_metadata(encoded, kFormatVersion, &needed);
+    CHECK(found.names().all() == one.entries);
+    CHECK(found.others.names == one.others);
+    for (std::size_t i = 0; i < one.others.size(); ++i) CHECK(found.others.are_bytes[i] == (one.others[i].back() == 'b'));
+    std::vector<std::string> paths;
+    for (const auto& [name, path] : found.planner_data) paths.push_back(name);
+    CHECK(paths == one.paths);
+    for (const auto& [name, entry] : found.state_dict_metadata) {
+      const auto location = [&](const Metadata::Entry& of) {
+        const auto* bytes = std::get_if<BytesStorageMetadata>(&of);
+        const StorageInfo& at = bytes ? bytes->storage.value() : std::get<TensorStorageMetadata>(of).storage.at(0);
+        return std::vector<std::uint64_t>{at.file, at.offset, at.length, at.payload_offset};
+      };
+      CHECK(location(entry) == location(*all.find(name)));
+    }
+  }
+}
+
+TEST_CASE("everything is decoded if a needed name is missing, or paths do not follow from names") {
+  Metadata metadata = of_three_ranks();
+  const auto is_whole = [&](const NeededNames& needed) {
+    const Metadata found = decode_metadata(encode_metadata(metadata), kFormatVersion, &needed);
+    return found.others.names.empty() && encode_metadata(found) == encode_metadata(metadata);
+  };
+  NeededNames missing, only_a_path, nothing_below, present;
+  missing.names.intern("3.w");
+  only_a_path.names.intern("opt");
+  nothing_below.prefixes = {"opt", "op"};
+  present.names.intern("0.w");
+  CHECK(is_whole(missing));
+  CHECK(is_whole(only_a_path));
+  CHECK(is_whole(nothing_below));
+  CHECK_FALSE(is_whole(present));
+  metadata.planner_data[0].second = {"another"};
+  CHECK(is_whole(present));
+}
+
+TEST_CASE("what a load needs is checked as in a full record, with all that shares its file") {
+  NeededNames needed;
+  needed.names.intern("1.w");
+  using Message = v1::Metadata;
+  const auto fails = [&](const std::function<void(Message&)>& spoil, const char* reason) {
+    Message message;
+    REQUIRE(message.ParseFromString(encode_metadata(of_three_ranks())));
+    spoil(message);
+    return is_corrupt([&] { decode_metadata(message.SerializeAsString(), kFormatVersion, &needed); }, reason);
+  };
+  CHECK(fails([](Message& m) { m.mutable_files(1)->set_length(m.files(1).length() + 1); }, "do not add up"));
+  CHECK(fails([](Message& m) { m.mutable_locations()->set_lengths(1, 11 + 1); }, "do not add up"));
+  CHECK(fails([](Message& m) { m.mutable_locations()->set_files(7, 3); }, "not there"));
+  CHECK(fails([](Message& m) { m.add_dims(1), m.add_tensor_properties(0); }, "more tensors"));
+  CHECK(fails([](Message& m) { m.mutable_names()->mutable_text()->append("x"); }, "longer than the names"));
+  const auto name_twice = [](Message& m) {
+    NameTable names;
+    for (const char* name : {"0.w", "opt.0", "0.b", "1.w", "opt.1", "1.b", "1.w ", "opt.2", "2.b", "opt"}) names.intern(name);
+    m.clear_names();
+    columns::names_to_proto(names, *m.mutable_names());
+    auto& text = *m.mutable_names()->mutable_text();  // the seventh name becomes that of the fourth
+    text.erase(text.find(' '), 1);
+    m.mutable_names()->set_lengths(6, m.names().lengths(6) - 1);
+  };
+  CHECK(fails(name_twice, "appears twice"));
 }
 
 TEST_CASE("a file whose items are elsewhere is recorded explicitly, and the others are not") {

@@ -37,6 +37,10 @@ struct LocalSave {
   bool one_process = true;  // false: the writers behave as those of several processes
   std::optional<std::int64_t> step = {};
   std::map<std::string, std::string> user_metadata = {};
+  // If not null: the global plans of the last save, which this one repeats if the writer can, and
+  // then its own.
+  std::vector<std::shared_ptr<const SavePlan>>* last_plans = nullptr;
+  std::string planned_of = "the same";
 };
 
 // Returns a save id that no real world uses. It depends only on `counter`.
@@ -68,8 +72,18 @@ inline void save_locally(const LocalSave& save, const std::vector<LocalSaver>& r
       rank.writer->set_up_storage_writer(context);
       plans.push_back(rank.writer->prepare_local_plan(rank.planner->create_local_plan()));
     }
-    GlobalSavePlan global = ranks[coordinator].planner->create_global_plan(std::move(plans));
-    plans = ranks[coordinator].writer->prepare_global_plan(std::move(global.plans));
+    GlobalSavePlan global;
+    if (save.last_plans && ranks[coordinator].writer->repeats(save.planned_of, *save.last_plans)) {
+      plans.clear();
+      for (const auto& plan : *save.last_plans) plans.push_back(*plan);
+    } else {
+      global = ranks[coordinator].planner->create_global_plan(std::move(plans));
+      plans = ranks[coordinator].writer->prepare_global_plan(std::move(global.plans));
+      if (save.last_plans) {
+        save.last_plans->clear();
+        for (const SavePlan& plan : plans) save.last_plans->push_back(std::make_shared<const SavePlan>(plan));
+      }
+    }
     for (std::size_t r = 0; r < ranks.size(); ++r) plans[r] = ranks[r].planner->finish_plan(std::move(plans[r]));
 
     // The writes run concurrently, as in a real save. All must end before plans and planners are
