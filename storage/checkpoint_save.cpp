@@ -205,7 +205,7 @@ struct CheckpointSave::Implementation : SaveAttempt {
   }
   void check_same_place() const;
   bool record(Metadata& metadata, const std::vector<WriteResults>& results) const;
-  bool is_laid_out_like(const std::vector<WriteResults>& last, const std::vector<WriteResults>& results) const;
+  bool is_laid_out_like(const std::vector<WriteResults>& before, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
   bool has_damaged_donor() const;
   bool may_remove_by_name() const;
@@ -421,7 +421,7 @@ void CheckpointSave::Implementation::check_same_place() const {
 
 // Returns whether the same items lie at the same places. A trailer may have another length, because
 // it has the save id.
-bool CheckpointSave::Implementation::is_laid_out_like(const std::vector<WriteResults>& last,
+bool CheckpointSave::Implementation::is_laid_out_like(const std::vector<WriteResults>& before,
                                                       const std::vector<WriteResults>& results) const {
   const auto has_same = [](const FileResult& a, const FileResult& b) {
     return a.length_bytes - a.trailer_length_bytes == b.length_bytes - b.trailer_length_bytes &&
@@ -429,7 +429,7 @@ bool CheckpointSave::Implementation::is_laid_out_like(const std::vector<WriteRes
   };
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     const std::vector<FileResult>& files = results[rank].files;
-    if (!std::equal(files.begin(), files.end(), last[rank].files.begin(), last[rank].files.end(), has_same)) return false;
+    if (!std::equal(files.begin(), files.end(), before[rank].files.begin(), before[rank].files.end(), has_same)) return false;
     for (std::size_t i = 0; i < files.size(); ++i)
       if (files[i].name != name_of(rank, i)) return false;
   }
