@@ -242,7 +242,7 @@ Metadata of_three_ranks() {
     TensorStorageMetadata tensor;
     tensor.size = {4, 6};
     tensor.chunks = {Box::whole(tensor.size)};
-    for (const std::string name : {rank + ".w", "opt." + rank}) {
+    for (const std::string& name : {rank + ".w", "opt." + rank}) {
       const ItemLayout layout = item_layout(DType::kFloat32, tensor.size, end);
       tensor.storage = {{file, end, layout.total_bytes(), end + layout.prefix_bytes, {}}};
       end += layout.total_bytes();
