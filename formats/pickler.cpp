@@ -76,19 +76,9 @@ Pickler::Slot Pickler::text(std::string_view value) {
     return text_slots_[id];
   }
   // Python's pickler memoises texts as well. Key names repeat once per parameter.
-  text_slots_.push_back(text_apart(value));
+  text_apart(value);
+  text_slots_.push_back(remember());
   return text_slots_.back();
-}
-
-Pickler::Slot Pickler::text_apart(std::string_view value) {
-  append_text(out_, value, protocol_);
-  return remember();
-}
-
-Bytes Pickler::encoded(std::string_view text, int protocol) {
-  Bytes encoded;
-  append_text(encoded, text, protocol);
-  return encoded;
 }
 
 void Pickler::append_text(Bytes& out, std::string_view value, int protocol) {

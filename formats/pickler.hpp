@@ -33,10 +33,9 @@ class Pickler {
   void integer(std::int64_t value);
   void real(double value);
   Slot text(std::string_view value);  // throws kInvalidArgument unless it is UTF-8; returns its slot
-  // Writes a text that is not to be the same object as an equal one elsewhere. A caller can put
-  // another `encoded` in its place.
-  Slot text_apart(std::string_view value);
-  static Bytes encoded(std::string_view text, int protocol);  // throws as `text` does
+  // Writes a text without memoising it, or appends it to another pickle. Both throw as `text` does.
+  void text_apart(std::string_view value) { append_text(out_, value, protocol_); }
+  static void append_text(Bytes& out, std::string_view value, int protocol);
   void bytes(ByteSpan value);         // a Python bytes object
   void global(std::string_view module, std::string_view name);
 
@@ -74,7 +73,6 @@ class Pickler {
  private:
   void put(unsigned char opcode) { out_.push_back(static_cast<char>(opcode)); }
   void put_little_endian(std::uint64_t value, int bytes);
-  static void append_text(Bytes& out, std::string_view text, int protocol);
 
   int protocol_;
   Bytes out_;

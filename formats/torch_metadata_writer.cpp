@@ -45,9 +45,9 @@ class MetadataPickler {
  private:
   Pickler::Slot replaceable(std::string_view text, std::size_t what) {
     const std::size_t begin = out_.size();
-    const Pickler::Slot slot = out_.text_apart(text);
-    made_.texts_.push_back({begin, begin + Pickler::encoded(text, kProtocol).size(), what});
-    return slot;
+    out_.text_apart(text);
+    made_.texts_.push_back({begin, out_.size(), what});
+    return out_.remember();
   }
 
   // Begins an object of a class without constructor arguments. Its fields follow as text and value,
@@ -260,10 +260,10 @@ void TorchPickle::append_to(Bytes& out, const Metadata& metadata, const std::str
   std::size_t at = 0;
   for (const auto& [begin, end, what] : texts_) {
     out.append(bytes_, at, begin - at);
-    out += Pickler::encoded(what == kSaveId         ? save_id
-                            : what == kCheckpointId ? metadata.checkpoint_id
-                                                    : metadata.files[what].name,
-                            kProtocol);
+    const std::string& text = what == kSaveId         ? save_id
+                              : what == kCheckpointId ? metadata.checkpoint_id
+                                                      : metadata.files[what].name;
+    Pickler::append_text(out, text, kProtocol);
     at = end;
   }
   out.append(bytes_, at);

@@ -120,14 +120,19 @@ class OwnFormat final : public DataFormat {
 
 }  // namespace
 
+// The plans of all ranks, on the coordinator.
+struct PlannedSave {
+  std::string of;                         // of `repeats`; "" if the plans may not be repeated
+  std::vector<PlannedFiles> files;        // by rank
+  std::vector<std::string> arrangements;  // likewise
+  std::string digest;
+};
+
 // A save on the coordinator, as far as one that repeats its plan needs it. About 400 bytes for each
 // item, which are freed with the staging memory.
 struct KeptSave {
-  std::string of;                         // of `repeats`
-  std::vector<PlannedFiles> planned;      // by rank
-  std::vector<std::string> arrangements;  // likewise
-  std::string plans_digest;
-  std::vector<WriteResults> results;  // likewise
+  PlannedSave planned;
+  std::vector<WriteResults> results;  // by rank
   std::shared_ptr<const EncodedPlan> encoded;
 };
 
@@ -143,11 +148,8 @@ struct SaveAttempt {
   // This rank's files. Replaced, not emptied: a writing thread of an earlier attempt may still add
   // names.
   std::shared_ptr<WrittenNames> written = std::make_shared<WrittenNames>();
-  std::vector<PlannedFiles> planned;      // on the coordinator only; by rank
-  std::vector<std::string> arrangements;  // likewise
-  std::string plans_digest;
-  std::string planned_of;            // likewise; of `repeats`; "" if the plans may not be repeated
-  std::optional<KeptSave> repeated;  // likewise; its members above have been moved to this attempt
+  PlannedSave planned;               // on the coordinator only
+  std::optional<KeptSave> repeated;  // likewise; its plans have been moved to this attempt
 };
 
 struct CheckpointSave::Implementation : SaveAttempt {
@@ -197,7 +199,8 @@ struct CheckpointSave::Implementation : SaveAttempt {
 
   // Named when it is asked, because plans may be prepared before the save id is known.
   ObjectName name_of(std::size_t rank, std::size_t file) const {
-    return format->name(static_cast<int>(rank), file, planned[rank].files.size(), arrangements[rank], context.save_id);
+    return format->name(static_cast<int>(rank), file, planned.files[rank].files.size(), planned.arrangements[rank],
+                        context.save_id);
   }
   void keep(std::optional<KeptSave> save) {
     const MutexLock lock(kept_mutex);
@@ -304,8 +307,8 @@ std::vector<SavePlan> CheckpointSave::prepare_global_plan(std::vector<SavePlan> 
   // Before any rank writes: a save must not fail after its last byte was written because its record
   // is too long.
   check_commit_record_fits(items);
-  self.planned.clear();
-  self.planned.reserve(plans.size());
+  self.planned.files.clear();
+  self.planned.files.reserve(plans.size());
   std::string digests, order;
   // All ranks do so in one save: then two checkpoints either share files or share none.
   for (SavePlan& plan : plans)
@@ -313,38 +316,38 @@ std::vector<SavePlan> CheckpointSave::prepare_global_plan(std::vector<SavePlan> 
       plan.storage_data.erase(0, 1);
       order = kAnew;
     }
-  self.arrangements = self.format->arrange(plans);
+  self.planned.arrangements = self.format->arrange(plans);
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     SavePlan& plan = plans[rank];
-    const std::string& arrangement = self.arrangements[rank];
-    self.planned.push_back(keep_plan(plan, self.format->layouts(plan, arrangement)));
+    const std::string& arrangement = self.planned.arrangements[rank];
+    self.planned.files.push_back(keep_plan(plan, self.format->layouts(plan, arrangement)));
     // Tells the rank which plan the coordinator knows.
     const std::string digest = to_hex(plan_digest(plan, DigestOf::kItems));
     plan.storage_data = digest + order + arrangement;
     digests += digest;
   }
-  self.plans_digest = to_hex(sha256(digests));
+  self.planned.digest = to_hex(sha256(digests));
   return plans;
 }
 
 // The plans carry the digests that `prepare_global_plan` gave them.
 bool CheckpointSave::repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans) {
   Implementation& self = *implementation_;
-  self.planned_of = of;
+  self.planned.of = of;
   const MutexLock lock(self.kept_mutex);
-  if (!self.kept || !self.last || self.kept->of != of || plans.size() != self.kept->arrangements.size()) return false;
+  if (!self.kept || !self.last) return false;
+  const PlannedSave& kept = self.kept->planned;
+  if (kept.of != of || plans.size() != kept.arrangements.size()) return false;
   const std::size_t digest_bytes = to_hex(Digest()).size();
   std::string digests;
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     const std::string& text = plans[rank]->storage_data;
-    if (text.size() < digest_bytes || text.substr(digest_bytes) != self.kept->arrangements[rank]) return false;
+    if (text.size() < digest_bytes || text.substr(digest_bytes) != kept.arrangements[rank]) return false;
     digests += text.substr(0, digest_bytes);
   }
-  if (to_hex(sha256(digests)) != self.kept->plans_digest) return false;
+  if (to_hex(sha256(digests)) != kept.digest) return false;
   self.repeated = std::exchange(self.kept, std::nullopt);
   self.planned = std::move(self.repeated->planned);
-  self.arrangements = std::move(self.repeated->arrangements);
-  self.plans_digest = self.repeated->plans_digest;
   return true;
 }
 
@@ -439,7 +442,7 @@ bool CheckpointSave::Implementation::is_laid_out_like(const std::vector<WriteRes
 // Completes `metadata`, which are empty in a save that repeats a plan. Returns whether they lack
 // their entries, because these are the same again.
 bool CheckpointSave::Implementation::record(Metadata& metadata, const std::vector<WriteResults>& results) const {
-  const bool is_same = repeated && results.size() == planned.size() && is_laid_out_like(repeated->results, results);
+  const bool is_same = repeated && results.size() == planned.files.size() && is_laid_out_like(repeated->results, results);
   if (is_same) {
     metadata.files.clear();
     for (const WriteResults& of_rank : results)
@@ -450,7 +453,7 @@ bool CheckpointSave::Implementation::record(Metadata& metadata, const std::vecto
     std::vector<std::string> of_tensors = options.transforms;
     if (options.zstd_level != 0) of_tensors.emplace_back(kZstdTransform);
     record_storage(
-        metadata, planned, results, [this](std::size_t rank, std::size_t file) { return name_of(rank, file); }, of_tensors,
+        metadata, planned.files, results, [this](std::size_t rank, std::size_t file) { return name_of(rank, file); }, of_tensors,
         options.transforms);
     // Only the parts of all ranks together cover the tensors.
     if (!is_part(store->url())) require_coverage(metadata, "cannot publish the checkpoint");
@@ -462,7 +465,7 @@ bool CheckpointSave::Implementation::record(Metadata& metadata, const std::vecto
   CommitInfo commit;
   commit.step = context.step;
   commit.world_size = context.world_size;
-  commit.plan_digest = plans_digest;
+  commit.plan_digest = planned.digest;
   commit.writer_version = kVersion;
   commit.user_metadata = context.user_metadata;
   std::set<std::string> writers;
@@ -531,8 +534,7 @@ void CheckpointSave::finish(Metadata metadata, const std::vector<WriteResults>& 
     self.last_run = self.run->url();
     // With `reuse`, what files hold depends on more than the plan.
     std::optional<KeptSave> kept;
-    if (!self.planned_of.empty() && !self.reuse && self.has_own_format)
-      kept = KeptSave{self.planned_of, std::move(self.planned), std::move(self.arrangements), self.plans_digest, results, encoded};
+    if (!self.planned.of.empty() && !self.reuse && self.has_own_format) kept = KeptSave{std::move(self.planned), results, encoded};
     self.keep(std::move(kept));
     self.planned = {};  // as large as all plans
   } catch (...) {
