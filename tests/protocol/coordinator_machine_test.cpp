@@ -201,7 +201,7 @@ TEST_CASE("a coordinator offers its last global plans for local plans with the s
   coordinator.join(5);
   coordinator.receive(0, LocalSavePlan{plan_of(0), plan_digest(*plan_of(0))});
   const Effects effects = coordinator.receive(1, LocalSavePlan{other, plan_digest(*other)});
-  const auto& request = std::get<CreateGlobalSavePlan>(all_of<RunTask>(effects).at(0).task);
+  const auto request = std::get<CreateGlobalSavePlan>(all_of<RunTask>(effects).at(0).task);
   CHECK(request.last.empty());
   CHECK(request.of != of);
 }
