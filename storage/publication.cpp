@@ -23,20 +23,17 @@ constexpr int kReadTriesMax = 8;
 // no room above.
 constexpr std::uint64_t kSequenceMax = std::numeric_limits<std::uint64_t>::max() / 2;
 
-// Returns nothing if there is no such object.
-std::optional<std::string> read_whole(Store& store, const ObjectName& name) {
-  auto end = store.read_end(name, kRecordEndBytes);
-  if (!end) return std::nullopt;
-  const std::uint64_t size = end->object_bytes;
-  if (size > kCommitRecordBytesMax)
-    throw Error(ErrorCode::kUnsupported, "cannot read " + child_url(store.url(), name) + ": it has " + std::to_string(size) +
+// Reads what `end` lacks of the last `bytes` of an object.
+void extend(Store& store, const ObjectName& name, ObjectEnd& end, std::uint64_t bytes) {
+  if (bytes <= end.content.size()) return;
+  if (bytes > kCommitRecordBytesMax)
+    throw Error(ErrorCode::kUnsupported, "cannot read " + child_url(store.url(), name) + ": it has " + std::to_string(bytes) +
                                              " bytes, and a commit record at most " + std::to_string(kCommitRecordBytesMax));
-  if (end->content.size() == size) return std::move(end->content);
-  std::string content(size, '\0');
-  const std::size_t rest = content.size() - end->content.size();
-  store.read(name, {{0, {content.data(), rest}}});
-  end->content.copy(content.data() + rest, end->content.size());
-  return content;
+  std::string content(bytes, '\0');
+  const std::size_t rest = content.size() - end.content.size();
+  store.read(name, {{end.object_bytes - bytes, {content.data(), rest}}});
+  end.content.copy(content.data() + rest, end.content.size());
+  end.content = std::move(content);
 }
 
 std::optional<Metadata> decoded_record(Store& store, const ObjectName& name, const NeededNames* needed) {
@@ -44,22 +41,27 @@ std::optional<Metadata> decoded_record(Store& store, const ObjectName& name, con
   std::string before;
   for (int tries = 1;; ++tries) {
     const bool last = tries == kReadTriesMax;
-    std::optional<std::string> record;
+    std::optional<ObjectEnd> record;
     try {
-      record = read_whole(store, name);
+      record = store.read_end(name, kRecordEndBytes);
+      if (!record) return std::nullopt;
+      if (needed) {
+        extend(store, name, *record, commit_section_bytes(*record));
+        if (auto metadata = decode_commit_section(*record, what, *needed)) return metadata;
+      }
+      extend(store, name, *record, record->object_bytes);
     } catch (const Error& error) {
       // The record was replaced by a shorter one, or removed, after its size was read.
       if (last || (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kCorrupt)) throw;
       continue;
     }
-    if (!record) return std::nullopt;
     try {
-      return decode_commit_record(*record, what, needed);
+      return decode_commit_record(record->content, what, needed);
     } catch (const Error&) {
       // The same bytes twice are the real content, not parts of two records.
-      if (last || (tries > 1 && record == before)) throw;
+      if (last || (tries > 1 && record->content == before)) throw;
     }
-    before = std::move(*record);
+    before = std::move(record->content);
   }
 }
 

@@ -12,7 +12,7 @@
 #include <cairn/formats/torch_metadata.hpp>
 #include <cairn/formats/zip_format.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
-#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 namespace {
@@ -43,6 +43,18 @@ void require_described(const std::vector<FileInfo>& files) {
                                            printable_utf8(file.name) + ", as it does of every file that Cairn wrote");
 }
 
+Metadata decode_section(ByteSpan section, const CommitFooter& footer, const std::string& what, const NeededNames* needed) try {
+  auto metadata = decode_metadata(section, footer.version, needed);
+  if (!metadata.commit) throw Error(ErrorCode::kCorrupt, "Cairn's section says nothing about the commit");
+  const std::size_t head = footer.head_offset - footer.section_offset;
+  if (decode_metadata(section.subspan(head, section.size() - head), footer.version).save_id != metadata.save_id)
+    throw Error(ErrorCode::kCorrupt, "its head is that of another save");
+  require_described(metadata.files);
+  return metadata;
+} catch (const Error& error) {
+  throw Error(error.code(), what + ": " + error.what());
+}
+
 Metadata decode_own(ByteSpan record, const std::string& what, const NeededNames* needed) {
   // The checksum comes before the version: a damaged version must not be reported as a newer Cairn.
   const auto footer = *parse_commit_footer(record);
@@ -60,15 +72,28 @@ Metadata decode_own(ByteSpan record, const std::string& what, const NeededNames*
     throw Error(ErrorCode::kCorrupt, what + ": its footer says that a section begins at " + std::to_string(offset) +
                                          " and its head at " + std::to_string(footer.head_offset) + " of " +
                                          std::to_string(record.size()));
-  try {
-    auto metadata = decode_metadata(record.subspan(offset, section_end - offset), version, needed);
-    if (!metadata.commit) throw Error(ErrorCode::kCorrupt, "Cairn's section says nothing about the commit");
-    if (commit_head_in(record)->save_id != metadata.save_id) throw Error(ErrorCode::kCorrupt, "its head is that of another save");
-    require_described(metadata.files);
-    return metadata;
-  } catch (const Error& error) {
-    throw Error(error.code(), what + ": " + error.what());
+  return decode_section(record.subspan(offset, section_end - offset), footer, what, needed);
+}
+
+struct RecordEnd {
+  ByteSpan bytes;  // up to the end of the footer
+  std::uint64_t record_bytes = 0;
+  CommitFooter footer;
+};
+
+// Returns nothing unless the end is that of a record of this version.
+std::optional<RecordEnd> record_end(const ObjectEnd& object) {
+  RecordEnd end{object.content, object.object_bytes, {}};
+  if (ends_in_fence_mark(end.bytes)) {
+    end.bytes = end.bytes.subspan(0, end.bytes.size() - kFenceMarkBytes);
+    end.record_bytes -= kFenceMarkBytes;
   }
+  const auto footer = parse_commit_footer(end.bytes);
+  if (!footer || footer->version != kFormatVersion || footer->section_offset > footer->head_offset ||
+      footer->head_offset > end.record_bytes - kCommitFooterBytes)
+    return std::nullopt;
+  end.footer = *footer;
+  return end;
 }
 
 }  // namespace
@@ -107,11 +132,14 @@ Bytes encode_commit_record(const EncodedPlan& plan, const Metadata& metadata) {
   plan.pickle.append_to(record, metadata, pickled_id(metadata));
   const auto offset = record.size();
   check_size(offset + section.size() + kCommitFooterBytes, "encode the commit record");
+  Bytes footer;
+  put_u64(footer, offset);
+  put_u64(footer, offset + section.size() - encode_head(metadata).size());
+  put_u32(footer, kFormatVersion);
+  footer += kCommitMagic;
   record += section;
-  put_u64(record, offset);
-  put_u64(record, offset + section.size() - encode_head(metadata).size());
-  put_u32(record, kFormatVersion);
-  record += kCommitMagic;
+  record += encode_checksum(section, footer);
+  record += footer;
   // Covers everything before it, also the pickle and the footer's own fields.
   put_u32(record, crc32(0, record));
   return record;
@@ -133,6 +161,23 @@ Metadata decode_commit_record(ByteSpan record, const std::string& what, const Ne
     throw Error(ErrorCode::kCorrupt, what + ": " + std::to_string(record.size() - torch.consumed_bytes) +
                                          " bytes follow the pickle that are neither PyTorch's nor Cairn's: it is damaged");
   return std::move(torch.metadata);
+}
+
+std::uint64_t commit_section_bytes(const ObjectEnd& end) {
+  const auto record = record_end(end);
+  return record ? end.object_bytes - record->footer.section_offset : 0;
+}
+
+std::optional<Metadata> decode_commit_section(const ObjectEnd& end, const std::string& what, const NeededNames& needed) {
+  const auto record = record_end(end);
+  if (!record) return std::nullopt;
+  const std::size_t footer_begin = record->bytes.size() - kCommitFooterBytes, checksum_bytes = encode_checksum({}, {}).size();
+  const std::uint64_t section_bytes = record->record_bytes - kCommitFooterBytes - record->footer.section_offset;
+  if (section_bytes > footer_begin || section_bytes < checksum_bytes) return std::nullopt;
+  const ByteSpan section = record->bytes.subspan(footer_begin - section_bytes, section_bytes);
+  const ByteSpan summed = section.subspan(0, section.size() - checksum_bytes);
+  if (!ends_with(section.view(), encode_checksum(summed, record->bytes.subspan(footer_begin, kCommitCrcAt)))) return std::nullopt;
+  return decode_section(section, record->footer, what, &needed);
 }
 
 }  // namespace cairn

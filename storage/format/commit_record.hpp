@@ -10,12 +10,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/formats/torch_metadata.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/format/metadata_codec.hpp>
+#include <cairn/storage/store.hpp>
 
 namespace cairn {
 
@@ -52,5 +54,12 @@ Bytes encode_commit_record(const EncodedPlan& plan, const Metadata& metadata);
 // values nested too deeply, or a record that is too large. With `needed`, may decode only the
 // entries that a load needs; Metadata::others then has the names of the others.
 Metadata decode_commit_record(ByteSpan record, const std::string& what = "the commit record", const NeededNames* needed = nullptr);
+
+// A load needs only Cairn's section, about a tenth of the record. Returns how many bytes at the end
+// of a record have it, or 0 if `end` does not tell.
+std::uint64_t commit_section_bytes(const ObjectEnd& end);
+// Decodes the section in the end of a record as decode_commit_record does. Returns nothing if `end`
+// lacks it, or if its own checksum does not match: then the whole record tells what it is.
+std::optional<Metadata> decode_commit_section(const ObjectEnd& end, const std::string& what, const NeededNames& needed);
 
 }  // namespace cairn

@@ -11,6 +11,7 @@
 #include <google/protobuf/wire_format_lite.h>
 
 #include <cairn/messages/metadata.pb.h>
+#include <cairn/base/digest.hpp>
 #include <cairn/formats/item_archive.hpp>
 #include <cairn/messages/columns.hpp>
 #include <cairn/planning/stored_items.hpp>
@@ -363,7 +364,7 @@ void add_later_fields(ByteSpan section, Metadata& metadata) {
   while (const std::uint32_t tag = input.ReadTag()) {
     const int field = WireFormatLite::GetTagFieldNumber(tag), begin = input.CurrentPosition();
     WireFormatLite::SkipField(&input, tag);
-    if (field > v1::Metadata::kCommitFieldNumber) metadata.later_fields.emplace_back(field, input.CurrentPosition() - begin);
+    if (field > v1::Metadata::kChecksumFieldNumber) metadata.later_fields.emplace_back(field, input.CurrentPosition() - begin);
   }
 }
 
@@ -399,6 +400,12 @@ Bytes encode_head(const Metadata& metadata) {
   v1::Metadata message;
   message.set_save_id(metadata.save_id);
   if (metadata.commit) commit_to_proto(*metadata.commit, *message.mutable_commit());
+  return columns::serialize(message, kWhat);
+}
+
+Bytes encode_checksum(ByteSpan section, ByteSpan footer_fields) {
+  v1::Metadata message;
+  message.set_checksum(crc32(crc32(0, section), footer_fields));
   return columns::serialize(message, kWhat);
 }
 

@@ -37,6 +37,9 @@ Bytes encode_section(const EncodedEntries& entries, const Metadata& metadata);
 
 // Returns the end of the encoded metadata: a section with the save id and the commit alone.
 Bytes encode_head(const Metadata& metadata);
+// Returns the last field of a section in a record: a checksum of the section before it and of the
+// footer before its CRC-32.
+Bytes encode_checksum(ByteSpan section, ByteSpan footer_fields);
 // With `needed`, decodes no other entries than these, unless a needed name is missing, or a path
 // does not follow from its name. Of the others it fills in the names, and checks less.
 Metadata decode_metadata(ByteSpan bytes, std::uint32_t version = kFormatVersion, const NeededNames* needed = nullptr);

@@ -300,22 +300,51 @@ void read_head_of(const Bytes& record) {
   goes_through([&] { read_commit_head(*store); });
 }
 
-bool run_commit_record(ByteSpan input) {
-  read_head_of(Bytes(input.view()));
-  return goes_through([&] { decode_commit_record(input, "a record"); });
+bool takes_record(const Bytes& record) {
+  read_head_of(record);
+  return goes_through([&] { decode_commit_record(record, "a record"); });
 }
 
-// The input lies between pickle and footer. The footer is made to match.
-bool run_commit_section(ByteSpan input) {
+// No change of a record keeps its checksum, so each input is also tried with a right one.
+bool run_commit_record(ByteSpan input) {
   Bytes record(input.view());
-  zip::put_u64(record, 0);
-  zip::put_u64(record, 0);
-  zip::put_u32(record, kFormatVersion);
-  record += kCommitMagic;
+  const bool is_taken = takes_record(record);
+  if (!parse_commit_footer(record)) return is_taken;
+  record.resize(record.size() - kCommitFooterBytes + kCommitCrcAt);
+  zip::put_u32(record, crc32(0, record));
+  return takes_record(record) || is_taken;
+}
+
+Bytes encode_first_entry(const Metadata& metadata) {
+  Metadata first;
+  first.files = metadata.files;
+  first.state_dict_metadata.push_back(metadata.state_dict_metadata.at(0));
+  return encode_metadata(first);
+}
+
+// A load must decode of a section what the section has.
+void decode_first_entry(const Bytes& record, const Metadata& all) {
+  if (all.state_dict_metadata.empty()) return;
+  NeededNames needed;
+  needed.names.intern(all.state_dict_metadata.front().first);
+  const auto part = decode_commit_section({record.size(), record}, "a record", needed);
+  if (!part || encode_first_entry(*part) != encode_first_entry(all)) throw FuzzFault("the section alone says something else");
+}
+
+// The input lies between pickle and footer. Its checksum and the footer are made to match.
+bool run_commit_section(ByteSpan input) {
+  Bytes footer;
+  zip::put_u64(footer, 0);
+  zip::put_u64(footer, 0);
+  zip::put_u32(footer, kFormatVersion);
+  footer += kCommitMagic;
+  Bytes record = Bytes(input.view()) + encode_checksum(input, footer) + footer;
   zip::put_u32(record, crc32(0, record));
   read_head_of(record);
   return goes_through([&] {
-    if (!decode_commit_record(record, "a record").commit) throw FuzzFault("a record without a commit");
+    const Metadata metadata = decode_commit_record(record, "a record");
+    if (!metadata.commit) throw FuzzFault("a record without a commit");
+    decode_first_entry(record, metadata);
   });
 }
 

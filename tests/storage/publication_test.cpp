@@ -2,7 +2,10 @@
 #include <cairn/tests/support/memory_store.hpp>
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
+#include <cairn/base/digest.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/formats/zip_format.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -53,6 +56,28 @@ std::vector<std::string> file_names(std::initializer_list<std::string> save_ids)
   std::sort(names.begin(), names.end());
   return names;
 }
+
+Metadata with_tensors(Metadata metadata, int tensors) {
+  for (FileInfo& file : metadata.files) file.length = 100'000'000;
+  for (int i = 0; i < tensors; ++i) {
+    TensorStorageMetadata tensor;
+    tensor.size = {4, 4};
+    tensor.chunks.push_back({{0, 0}, {4, 4}});
+    tensor.storage.push_back({static_cast<std::uint32_t>(i % 3), static_cast<std::uint64_t>(i) * 1000, 1000, 0, {}});
+    metadata.state_dict_metadata.emplace_back("model.layers." + std::to_string(i) + ".weight", tensor);
+  }
+  return metadata;
+}
+
+struct CountingStore : MemoryStore {
+  using MemoryStore::MemoryStore;
+  std::uint64_t bytes = 0, reads = 0;
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    ++reads;
+    for (const auto& range : ranges) bytes += range.destination.size();
+    MemoryStore::read(name, ranges);
+  }
+};
 
 std::vector<std::string> sorted(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
@@ -458,27 +483,9 @@ TEST_CASE_FIXTURE(EmptyMemory, "the commit sequence exceeds that of a record tha
 }
 
 TEST_CASE("the head of a record is found without reading the record") {
-  // Counts reads and bytes.
-  struct CountingStore : MemoryStore {
-    using MemoryStore::MemoryStore;
-    std::uint64_t bytes = 0, reads = 0;
-    void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
-      ++reads;
-      for (const auto& range : ranges) bytes += range.destination.size();
-      MemoryStore::read(name, ranges);
-    }
-  };
   forget_memory("publication");
   CountingStore store("publication", "head");
-  Metadata metadata = metadata_of(id_of(1), 3, 77);
-  for (FileInfo& file : metadata.files) file.length = 100'000'000;
-  for (int i = 0; i < 100'000; ++i) {
-    TensorStorageMetadata tensor;
-    tensor.size = {4, 4};
-    tensor.chunks.push_back({{0, 0}, {4, 4}});
-    tensor.storage.push_back({static_cast<std::uint32_t>(i % 3), static_cast<std::uint64_t>(i) * 1000, 1000, 0, {}});
-    metadata.state_dict_metadata.emplace_back("model.layers." + std::to_string(i) + ".weight", tensor);
-  }
+  Metadata metadata = with_tensors(metadata_of(id_of(1), 3, 77), 100'000);
   metadata.checkpoint_id.assign(100000, 'p');
   metadata.commit->user_metadata["note"] = std::string(1000, 'n');
   const std::string record = encode_commit_record(metadata);
@@ -511,6 +518,55 @@ TEST_CASE("the head of a record is found without reading the record") {
     if (code) CHECK(*code == ErrorCode::kCorrupt);
     store.remove("cut");
   }
+  forget_memory("publication");
+}
+
+TEST_CASE("a load reads only Cairn's section of a record, if that is sound") {
+  forget_memory("publication");
+  CountingStore store("publication", "section");
+  const Metadata metadata = with_tensors(metadata_of(id_of(1), 3, 77), 10'000);
+  NeededNames needed;
+  needed.names.intern("model.layers.700.weight");
+  // Returns how many bytes a load reads of the record.
+  const auto read = [&](const std::string& record) {
+    replace_object(store, kCommitRecordName, record);
+    const std::uint64_t bytes = store.bytes, reads = store.reads;
+    const auto found = published_metadata(store, kCommitRecordName, &needed);
+    REQUIRE(found.has_value());
+    REQUIRE(found->state_dict_metadata.size() == 1);
+    const auto& tensor = std::get<TensorStorageMetadata>(found->state_dict_metadata.at(0).second);
+    CHECK(tensor.storage.at(0).offset == 700'000);
+    CHECK(found->commit->sequence == 77);
+    CHECK(store.reads - reads <= 3);
+    return store.bytes - bytes;
+  };
+  const std::string record = encode_commit_record(metadata);
+  const CommitFooter footer = *parse_commit_footer(record);
+  CHECK(read(record) < 2 * (record.size() - footer.section_offset));
+  CHECK(read(record) < record.size() / 4);
+  CHECK(read(record + make_fence_mark(std::string(16, 'n'))) < record.size() / 4);
+
+  const auto flipped = [&](std::size_t at) {
+    std::string damaged = record;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    return damaged;
+  };
+  // PyTorch would read the pickle, and `verify` does.
+  CHECK(read(flipped(footer.section_offset - 1)) < record.size() / 4);
+  for (std::size_t at = footer.section_offset; at < record.size(); at += at + 100 < record.size() ? 997 : 1) {
+    CAPTURE(at);
+    replace_object(store, kCommitRecordName, flipped(at));
+    const auto code = code_of([&] { published_metadata(store, kCommitRecordName, &needed); });
+    // The CRC-32 at the end is that of the whole record, which only readers of all of it check.
+    CHECK(code == (at + 4 < record.size() ? std::optional(ErrorCode::kCorrupt) : std::nullopt));
+  }
+
+  // Before the section had a checksum, all of the record was read.
+  std::string without = record;
+  without.erase(record.size() - kCommitFooterBytes - encode_checksum({}, {}).size(), encode_checksum({}, {}).size());
+  without.resize(without.size() - 4);
+  zip::put_u32(without, crc32(0, without));
+  CHECK(read(without) >= without.size());
   forget_memory("publication");
 }
 
