@@ -63,6 +63,9 @@ class LoadHooks {
   // Also compares the stored values of destinations that share memory.
   virtual LoadPlan create_local_plan() = 0;
   virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
+  // Whether the two hooks below change no plan. Then each rank keeps its own, and they get none. The
+  // same on all ranks of a call.
+  virtual bool keeps_local_plans() const { return false; }
   // On the coordinator, as with SaveHooks.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
   virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;

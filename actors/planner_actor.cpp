@@ -128,6 +128,10 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   run.hook(Hook::kSetUpPlanner, [&] { hooks.set_up_planner(metadata, run.storage_context()); });
   run.hook(Hook::kSetUpStorage, [&] { hooks.set_up_storage_reader(metadata, run.storage_context()); });
   LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return hooks.create_local_plan(); });
+  if (hooks.keeps_local_plans()) {
+    run.context().load_plan = run.hook(Hook::kPrepareLocalPlan, [&] { return hooks.prepare_local_plan(std::move(plan)); });
+    return {nullptr, metadata.save_id};
+  }
   plan =
       run.hook(Hook::kPrepareLocalPlan, [&] { return checked(hooks.prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
   return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id};
@@ -176,14 +180,19 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobal
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalLoadPlan& request) {
   LoadHooks& hooks = *run.context().load().hooks;
   const int world_size = run.context().world_size();
+  const auto& sent = request.local_plans;
+  const bool are_kept = hooks.keeps_local_plans();
+  for (const auto& plan : sent)
+    if ((plan == nullptr) != are_kept) throw InternalError("ranks do not agree on whether they keep their plans");
   std::vector<LoadPlan> made = run.hook(Hook::kCreateGlobalPlan, [&] {
-    std::vector<LoadPlan> plans = hooks.create_global_plan(copies_of(request.local_plans));
-    check_count(plans.size(), world_size, "create_global_plan");
+    std::vector<LoadPlan> plans = hooks.create_global_plan(are_kept ? std::vector<LoadPlan>() : copies_of(sent));
+    if (!are_kept) check_count(plans.size(), world_size, "create_global_plan");
     return plans;
   });
   return protocol::GlobalLoadPlans{run.hook(Hook::kPrepareGlobalPlan, [&] {
-    auto plans = checked_and_shared(hooks.prepare_global_plan(std::move(made)), world_size, "prepare_global_plan");
-    if (world_size > 1) run.set_detail(describe_read_once(request.local_plans, plans));
+    made = hooks.prepare_global_plan(std::move(made));
+    auto plans = are_kept ? sent : checked_and_shared(std::move(made), world_size, "prepare_global_plan");
+    if (world_size > 1) run.set_detail(describe_read_once(sent, plans));
     return plans;
   })};
 }

@@ -28,8 +28,10 @@ std::nullopt_t run_storage_task(TaskRun& run, const protocol::Write& request) {
 
 std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
   LoadHooks& hooks = *run.context().load().hooks;
-  const LoadPlan& plan =
-      run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return hooks.finish_plan(*request.plan); }));
+  std::optional<LoadPlan>& kept = run.context().load_plan;
+  if (!request.plan && !kept) throw InternalError("the coordinator sent no plan, and this rank has kept none");
+  const LoadPlan& plan = kept.emplace(run.hook(
+      Hook::kFinishPlan, [&] { return hooks.finish_plan(request.plan ? *request.plan : *std::exchange(kept, std::nullopt)); }));
   return run.last_hook(
       Hook::kMoveData, bytes_to_move(run), [&] { return hooks.read_data(plan); }, [](bool) { return protocol::ReadDone{}; });
 }

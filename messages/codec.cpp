@@ -259,11 +259,12 @@ struct Encoder {
   void operator()(const Written& record) const { cairn::to_proto(*record.results, *envelope.mutable_written()->mutable_results()); }
   void operator()(const LocalLoadPlan& record) const {
     auto& message = *envelope.mutable_local_load_plan();
-    cairn::to_proto(*record.plan, *message.mutable_plan());
+    if (record.plan) cairn::to_proto(*record.plan, *message.mutable_plan());
     message.set_metadata_save_id(sendable(record.metadata_save_id));
   }
   void operator()(const GlobalLoadPlan& record) const {
-    cairn::to_proto(*record.plan, *envelope.mutable_global_load_plan()->mutable_plan());
+    auto& message = *envelope.mutable_global_load_plan();
+    if (record.plan) cairn::to_proto(*record.plan, *message.mutable_plan());
   }
   void operator()(const ReadDone&) const { envelope.mutable_read_done(); }
   void operator()(const PhaseFailed& record) const {
@@ -347,6 +348,11 @@ Begin begin_of(const v1::Begin& message) {
   record.ticket = ticket_of(message.ticket());
   for (const auto& key : message.key_order()) record.key_order.push_back(checked_name(key));
   return record;
+}
+
+template <class Message>
+std::shared_ptr<const LoadPlan> load_plan_of(const Message& message) {
+  return message.has_plan() ? std::make_shared<const LoadPlan>(cairn::from_proto(message.plan())) : nullptr;
 }
 
 SameSavePlan same_save_plan_of(const v1::SameSavePlan& message) {
@@ -438,11 +444,10 @@ Message body_of(const v1::Envelope& envelope, SharedNames& seen) {
       return Written{std::make_shared<const WriteResults>(cairn::from_proto(envelope.written().results()))};
     case v1::Envelope::kLocalLoadPlan: {
       const auto& message = envelope.local_load_plan();
-      return LocalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(message.plan())),
-                           checked_name(message.metadata_save_id())};
+      return LocalLoadPlan{load_plan_of(message), checked_name(message.metadata_save_id())};
     }
     case v1::Envelope::kGlobalLoadPlan:
-      return GlobalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(envelope.global_load_plan().plan()))};
+      return GlobalLoadPlan{load_plan_of(envelope.global_load_plan())};
     case v1::Envelope::kReadDone:
       return ReadDone{};
     case v1::Envelope::kPhaseFailed:

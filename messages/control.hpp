@@ -97,12 +97,12 @@ struct Written {
 };
 
 struct LocalLoadPlan {
-  std::shared_ptr<const LoadPlan> plan;
+  std::shared_ptr<const LoadPlan> plan;  // null: the rank keeps it
   std::string metadata_save_id;
 };
 
 struct GlobalLoadPlan {
-  std::shared_ptr<const LoadPlan> plan;
+  std::shared_ptr<const LoadPlan> plan;  // null: the one that the rank keeps
 };
 
 struct ReadDone {};

@@ -44,6 +44,7 @@ std::string describe_read_once(const LoadPlans& local, const LoadPlans& global) 
   auto mode = ReadOnce::kWorld;
   std::uint64_t needed = 0, received = 0;
   for (const auto& plan : local) {
+    if (!plan) return "read_once: off";  // the rank keeps its plan
     mode = std::min(mode, plan->offer.mode);
     for (const FileRange& range : plan->offer.needs) needed += range.end - range.begin;
   }

@@ -58,8 +58,12 @@ class PlannedSave final : public SaveHooks {
 // The hooks of LoadPlanner and StorageReader, as one object.
 class PlannedLoad final : public LoadHooks {
  public:
-  PlannedLoad(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit)
-      : state_dict_(state_dict), planner_(planner), reader_(reader), fit_(std::move(fit)) {}
+  PlannedLoad(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit, bool keeps_local_plans)
+      : state_dict_(state_dict),
+        planner_(planner),
+        reader_(reader),
+        fit_(std::move(fit)),
+        keeps_local_plans_(keeps_local_plans) {}
 
   void reset(const std::string& checkpoint_id) override { reset_storage(reader_, checkpoint_id); }
   Metadata read_metadata() override { return reader_.read_metadata(); }
@@ -77,6 +81,7 @@ class PlannedLoad final : public LoadHooks {
     return made;
   }
   LoadPlan prepare_local_plan(LoadPlan plan) override { return reader_.prepare_local_plan(std::move(plan)); }
+  bool keeps_local_plans() const override { return keeps_local_plans_; }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override {
     return planner_.create_global_plan(std::move(all_plans));
   }
@@ -92,6 +97,7 @@ class PlannedLoad final : public LoadHooks {
   LoadPlanner& planner_;
   StorageReader& reader_;
   const FitState fit_;
+  const bool keeps_local_plans_;
 };
 
 }  // namespace
@@ -101,8 +107,9 @@ std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlan
   return std::make_shared<PlannedSave>(state_dict, planner, writer, std::move(rules));
 }
 
-std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit) {
-  return std::make_shared<PlannedLoad>(state_dict, planner, reader, std::move(fit));
+std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit,
+                                           bool keeps_local_plans) {
+  return std::make_shared<PlannedLoad>(state_dict, planner, reader, std::move(fit), keeps_local_plans);
 }
 
 }  // namespace cairn

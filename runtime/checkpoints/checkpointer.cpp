@@ -457,7 +457,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       return *options.deadline - (system_clock().now() - start);
     };
     call.deadline = left();
-    call.hooks = make_load_hooks(working, options.planner && options.storage_reader ? *planner_of_call : counting, *reader, fit);
+    call.hooks = make_load_hooks(working, options.planner && options.storage_reader ? *planner_of_call : counting, *reader, fit,
+                                 own_reader && options.read_once == ReadOnce::kOff);
     call.progress = progress;
     // The display follows this object over both tries.
     progress->restart();

@@ -91,6 +91,7 @@ struct CallSettings {
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
   std::uint64_t ordinal = 0;  // 0: the next ordinal of the rank
+  bool keeps_local_plans = false;
 };
 
 inline void fill_call(Call& call, Rank& own, const CallSettings& settings, std::uint64_t ordinal) {
@@ -153,7 +154,7 @@ class ActorWorld {
     LoadCall call;
     Rank& own = rank(index);
     fill_call(call, own, settings, next_ordinal(index));
-    call.hooks = make_load_hooks(own.state, own.load_planner, own.reader);
+    call.hooks = make_load_hooks(own.state, own.load_planner, own.reader, {}, settings.keeps_local_plans);
     return call;
   }
 

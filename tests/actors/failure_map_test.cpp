@@ -77,6 +77,7 @@ void run_loads(ActorWorld& world, int coordinator, const std::vector<Case>& case
   CallSettings settings;
   settings.coordinator_rank = coordinator;
   for (int round = 0; round < 2; ++round) {
+    settings.keeps_local_plans = round == 1;
     for (const auto& failing : cases) {
       arrange(world, failing);
       check_outcomes(world.load(settings), failing);

@@ -101,6 +101,33 @@ TEST_CASE("hooks run in DCP's order and on DCP's ranks, with a cold and a warm p
   }
 }
 
+TEST_CASE("ranks that keep their plans of a load send none, and each gets its own back") {
+  ActorWorld world(3);
+  CallSettings settings;
+  settings.keeps_local_plans = true;
+  settings.coordinator_rank = 1;
+  for (int rank = 0; rank < 3; ++rank) world.rank(rank).load_planner.name = "weight of " + std::to_string(rank);
+  for (int round = 0; round < 2; ++round) {
+    world.clear_scripts();
+    for (const auto& outcome : world.load(settings)) REQUIRE(outcome.ok());
+    CHECK(world.rank(1).script.log() == kLoadHooksOfCoordinator);
+    CHECK(world.rank(1).load_planner.plans_seen == 0);
+    for (int rank = 0; rank < 3; ++rank) CHECK(world.rank(rank).load_planner.finished == world.rank(rank).load_planner.name);
+  }
+
+  // Ranks that compare no options may differ in it.
+  Future<CallResult> outcomes[3];
+  for (int rank = 0; rank < 3; ++rank) {
+    settings.keeps_local_plans = rank != 2;
+    outcomes[rank] = world.start_load(rank, settings);
+  }
+  for (Future<CallResult>& outcome : outcomes) {
+    const FailureMap failures = outcome.get().failures;
+    REQUIRE(ranks_of(failures) == std::set<int>{1});
+    CHECK(failures.at(1).what.find("ranks do not agree on whether they keep their plans") != std::string::npos);
+  }
+}
+
 TEST_CASE("Stateful hooks run in the sorted order of all ranks' keys") {
   ActorWorld world(2);
   std::vector<Future<CallResult>> futures;

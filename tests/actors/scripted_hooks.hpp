@@ -203,7 +203,7 @@ class ScriptedLoadPlanner : public LoadPlanner {
     script_.hook("planner.create_local_plan");
     LoadPlan plan;
     ReadItem item;
-    item.dest_name = item.storage_name = plan.names.intern("weight");
+    item.dest_name = item.storage_name = plan.names.intern(name);
     item.dest_chunk_offset = item.dest_offsets = item.storage_chunk_offset = item.storage_offsets = {0};
     item.lengths = {4};
     plan.items.push_back(item);
@@ -211,15 +211,21 @@ class ScriptedLoadPlanner : public LoadPlanner {
   }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override {
     script_.hook("planner.create_global_plan");
+    plans_seen = plans.size();
     return plans;
   }
   LoadPlan finish_plan(LoadPlan plan) override {
     script_.hook("planner.finish_plan");
+    finished = plan.names.size() == 1 ? plan.names[0] : "";
     return plan;
   }
   void load_bytes(const LoadPlan&, const ReadItem&, Bytes) override {}
   torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem&) override { return {}; }
   void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
+
+  std::string name = "weight";  // of the only item
+  std::size_t plans_seen = 0;   // by the last global plan
+  std::string finished;         // the item's name in the last finished plan
 
  private:
   Script& script_;

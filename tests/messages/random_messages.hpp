@@ -89,6 +89,10 @@ inline Moved random_moved(Random& random) {
 }
 
 // Returns a random message of the kind at `index` of the variant.
+inline std::shared_ptr<const LoadPlan> random_load_plan_or_none(Random& random) {
+  return random.next() % 4 == 0 ? nullptr : std::make_shared<const LoadPlan>(testing::random_load_plan(random));
+}
+
 inline Message random_body(Random& random, std::size_t index) {
   static_assert(kKinds == 25, "a new message is made here, compared below, and has its round trip");
   switch (index) {
@@ -130,9 +134,9 @@ inline Message random_body(Random& random, std::size_t index) {
     case 8:
       return Written{std::make_shared<const WriteResults>(testing::random_results(random))};
     case 9:
-      return LocalLoadPlan{std::make_shared<const LoadPlan>(testing::random_load_plan(random)), testing::random_text(random, 80)};
+      return LocalLoadPlan{random_load_plan_or_none(random), testing::random_text(random, 80)};
     case 10:
-      return GlobalLoadPlan{std::make_shared<const LoadPlan>(testing::random_load_plan(random))};
+      return GlobalLoadPlan{random_load_plan_or_none(random)};
     case 11:
       return ReadDone{};
     case 12:

@@ -85,7 +85,7 @@ void SimulatedCall::start(RankRuntime& runtime) {
     LoadCall load;
     fill(load);
     state_ = empty_state(layout, rank_.rank(), job_.size());
-    load.hooks = make_load_hooks(state_, counting_load_planner_, reader_);
+    load.hooks = make_load_hooks(state_, counting_load_planner_, reader_, {}, number_ % 2 == 0);
     ticket_ = runtime.load(std::move(load), ended);
   } else {
     AgreeCall agree;
