@@ -11,6 +11,7 @@
 #include <cairn/planning/closest_names.hpp>
 #include <cairn/planning/flat_names.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/state/flat_leaf.hpp>
 #include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/rank_names.hpp>
@@ -135,10 +136,32 @@ LoadDestinations::LoadDestinations(StateDict& state_dict, const Metadata& metada
                                    bool leave_out_opaque)
     : state_dict_(&state_dict), metadata_(&metadata), options_(std::move(options)), leave_out_opaque_(leave_out_opaque) {}
 
-void LoadDestinations::add(std::string name, std::string storage_name, Path path, const Value& value) {
+// `names_` may begin with names that are expected.
+NameId LoadDestinations::add_name(const std::string& name) {
+  const auto id = static_cast<NameId>(destinations_.size());
+  if (id < names_.size() && names_[id] == name) return id;
+  drop_expected_names();
+  if (names_.intern(name) == id) return id;
+  std::vector<Path> paths;
+  visit_leaves(*state_dict_, [&](const FlatLeaf& leaf) {
+    if (leaf.name == name) paths.push_back(leaf.path());
+  });
+  paths.resize(2);
+  FlatNames::throw_twice(name, paths[0], paths[1]);
+}
+
+void LoadDestinations::drop_expected_names() {
+  if (names_.size() == destinations_.size()) return;
+  NameTable names;
+  names.reserve(names_.size());
+  for (const Destination& destination : destinations_) names.intern(name_of(destination));
+  names_ = std::move(names);
+}
+
+void LoadDestinations::add(const std::string& name, const std::string& storage_name, Path path, const Value& value) {
   Destination made;
-  made.name = std::move(name);
-  made.storage_name = std::move(storage_name);
+  made.id = add_name(name);
+  if (storage_name != name) made.storage_name = storage_name;
   made.path = std::move(path);
   made.type_name = value.type_name();
   made.is_blob = value.is_blob();
@@ -159,14 +182,13 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
     made.is_number = true;
     made.number = value.ivalue();
   }
-  if (const NameId id = names_.intern(made.name); id < destinations_.size())
-    FlatNames::throw_twice(made.name, destinations_[id].path, made.path);
   destinations_.push_back(std::move(made));
 }
 
 // Collects all problems instead of stopping at the first: a user who loads into a changed model
 // wants the whole list.
 LoadPlan LoadDestinations::create_plan() {
+  drop_expected_names();
   LoadPlan plan;
   plan.names = names_;  // so that a destination has its own number there
   Problems problems;
@@ -176,7 +198,7 @@ LoadPlan LoadDestinations::create_plan() {
   const std::size_t asked = destinations_.size();
   for (std::size_t i = 0; i < asked; ++i) {
     Destination& destination = destinations_[i];
-    const auto position = metadata_->position_of(destination.storage_name);
+    const auto position = metadata_->position_of(stored_name_of(destination));
     const Metadata::Entry* stored = position ? &metadata_->state_dict_metadata[*position].second : nullptr;
     destination.position = position.value_or(0);
     if (stored == nullptr) {
@@ -185,18 +207,18 @@ LoadPlan LoadDestinations::create_plan() {
       plan_tensor(static_cast<NameId>(i), *tensor, plan, problems);
     } else if (destination.is_tensor) {
       const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque;
-      problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a value" +
+      problems.mismatched.push_back('"' + name_of(destination) + "\": the checkpoint holds a value" +
                                     (opaque.empty() ? "" : " of " + opaque) + ", the state dict " + destination.type_name);
     } else if (const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque; !opaque.empty() && leave_out_opaque_) {
       leave_out(destination, opaque);
     } else if (!opaque.empty()) {
-      problems.unsupported.push_back('"' + destination.name + "\": a value of " + opaque +
+      problems.unsupported.push_back('"' + name_of(destination) + "\": a value of " + opaque +
                                      ", which only Python can hold; keep_opaque cannot keep parts of a file of torch.save");
     } else {
       ReadItem item;
       item.type = LoadItemType::kByteIO;
       item.dest_name = static_cast<NameId>(i);
-      item.storage_name = plan.names.intern(destination.storage_name);
+      item.storage_name = plan.names.intern(stored_name_of(destination));
       plan.items.push_back(std::move(item));
     }
   }
@@ -229,32 +251,33 @@ LoadPlan LoadDestinations::create_plan() {
 void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems) {
   // PyTorch does not store empty dicts.
   if (destination.is_empty_dict) return;
-  if (destination.is_per_rank) return left_alone_.kept.push_back(destination.name);
+  if (destination.is_per_rank) return left_alone_.kept.push_back(name_of(destination));
   const Destination* const above = stored_whole_above(destination);
-  if (destination.is_if_stored && (above == nullptr || destination.is_tensor)) return left_alone_.kept.push_back(destination.name);
+  if (destination.is_if_stored && (above == nullptr || destination.is_tensor))
+    return left_alone_.kept.push_back(name_of(destination));
   if (above != nullptr) {
     if (destination.is_tensor) {
-      problems.mismatched.push_back('"' + destination.name + "\": the state dict holds " + destination.type_name +
-                                    ", the checkpoint only \"" + above->name + "\" as bytes");
-    } else if (!plan.names.find(above->name)) {  // a sibling may have requested it before
+      problems.mismatched.push_back('"' + name_of(destination) + "\": the state dict holds " + destination.type_name +
+                                    ", the checkpoint only \"" + name_of(*above) + "\" as bytes");
+    } else if (!plan.names.find(name_of(*above))) {  // a sibling may have requested it before
       ReadItem item;
       item.type = LoadItemType::kByteIO;
-      item.dest_name = item.storage_name = plan.names.intern(above->name);
+      item.dest_name = item.storage_name = plan.names.intern(name_of(*above));
       plan.items.push_back(std::move(item));
     }
     return;
   }
   if (options_.allow_partial_load)
-    left_alone_.missing.push_back(destination.name);
+    left_alone_.missing.push_back(name_of(destination));
   else
-    problems.missing.push_back('"' + destination.name + '"' + hint_for_missing(destination, problems.missing.size()));
+    problems.missing.push_back('"' + name_of(destination) + '"' + hint_for_missing(destination, problems.missing.size()));
 }
 
 // Suggests names for the first missing ones only: comparing with all names of a checkpoint is slow.
 std::string LoadDestinations::hint_for_missing(const Destination& destination, std::size_t missing_before) const {
   constexpr std::size_t kHintsMax = 3;
   if (missing_before >= kHintsMax) return "";
-  return ": " + closest_names_text(destination.storage_name, *metadata_, SuggestPrefixes::kNo);
+  return ": " + closest_names_text(stored_name_of(destination), *metadata_, SuggestPrefixes::kNo);
 }
 
 // Returns whether a destination is filled from `stored_name` on this rank or on another.
@@ -282,7 +305,7 @@ LoadReport LoadDestinations::report() const {
   std::vector<std::string_view> names;  // of all destinations, sorted
   const auto has_destinations_below = [&](const std::string& name) {
     if (names.empty()) {
-      for (const Destination& destination : destinations_) names.push_back(destination.name);
+      for (const Destination& destination : destinations_) names.emplace_back(name_of(destination));
       std::sort(names.begin(), names.end());
     }
     const std::string prefix = name + '.';
@@ -312,7 +335,7 @@ void LoadDestinations::visit_names(Visit visit) const {
 // Returns the destination for the container around `destination` if the checkpoint has that
 // container as a whole: PyTorch before 2.4 stored containers without tensors this way.
 const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const Destination& destination) {
-  if (metadata_->commit || destination.name != destination.storage_name) return nullptr;
+  if (metadata_->commit || !destination.storage_name.empty()) return nullptr;
   // From the innermost container outwards.
   for (std::size_t length = destination.path.size() - 1; length >= 1; --length) {
     const Path above(destination.path.begin(), destination.path.begin() + static_cast<std::ptrdiff_t>(length));
@@ -329,7 +352,7 @@ const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const 
 
 void LoadDestinations::plan_tensor(NameId id, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems) {
   Destination& destination = destinations_[id];
-  const auto quoted = [&] { return '"' + destination.name + "\": "; };
+  const auto quoted = [&] { return '"' + name_of(destination) + "\": "; };
   const auto mismatch = [&](const std::string& what) { problems.mismatched.push_back(quoted() + what); };
   const auto unsupported = [&](const std::string& what) { problems.unsupported.push_back(quoted() + what); };
 
@@ -361,11 +384,10 @@ void LoadDestinations::plan_tensor(NameId id, const TensorStorageMetadata& store
     wanted.push_back(part.box);
   }
   // Last, because it costs more than the other checks.
-  const std::string fault = fault_in(destination.storage_name, stored, wanted);
+  const std::string fault = fault_in(stored_name_of(destination), stored, wanted);
   if (!fault.empty()) return mismatch(fault);
   const ChunkIndex index(stored.chunks);
-  const bool is_same = destination.name == destination.storage_name;
-  const NameId storage_name = is_same ? id : plan.names.intern(destination.storage_name);
+  const NameId storage_name = destination.storage_name.empty() ? id : plan.names.intern(destination.storage_name);
   for (Part& part : destination.parts) {
     if (part.box.empty()) continue;
     append_reads(stored, index, id, storage_name, part.box, plan);
@@ -378,7 +400,7 @@ void LoadDestinations::plan_tensor(NameId id, const TensorStorageMetadata& store
 bool LoadDestinations::prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems) {
   const auto type = scalar_type_of(stored.properties.dtype);
   if (type && c10::isComplexType(*type)) {
-    problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a complex number, the state dict " +
+    problems.mismatched.push_back('"' + name_of(destination) + "\": the checkpoint holds a complex number, the state dict " +
                                   destination.type_name);
     return false;
   }
@@ -399,21 +421,22 @@ const LoadDestinations::Destination& LoadDestinations::destination_of(const Load
 
 // A sharded tensor may have several local parts. Offset and size of the read decide which one it
 // fills.
-const LoadDestinations::Part& LoadDestinations::part_for(const Destination& destination, const ReadItem& item) {
+const LoadDestinations::Part& LoadDestinations::part_for(const Destination& destination, const ReadItem& item) const {
   for (const Part& part : destination.parts) {
     if (part.box.offsets == item.dest_chunk_offset && fits(Box{item.dest_offsets, item.lengths}, part.box.sizes)) return part;
   }
-  throw Error(ErrorCode::kNotFound, "read \"" + destination.name + "\": this rank has no part at " +
+  throw Error(ErrorCode::kNotFound, "read \"" + name_of(destination) + "\": this rank has no part at " +
                                         to_string(item.dest_chunk_offset) + " that holds " +
                                         to_string(Box{item.dest_offsets, item.lengths}));
 }
 
 torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {
   if (!shared_.empty() && !is_compared_)
-    throw Error(ErrorCode::kPrecondition, "read a plan: " + shared_.front().first.text() + " and " + shared_.front().second.text() +
+    throw Error(ErrorCode::kPrecondition, "read a plan: " + text_of(shared_.front().first) + " and " +
+                                              text_of(shared_.front().second) +
                                               " use the same memory; call the planner's compare_shared first");
   const Destination& destination = destination_of(plan, item);
-  const auto action = [&] { return "read \"" + destination.name + '"'; };
+  const auto action = [&] { return "read \"" + name_of(destination) + '"'; };
   return with_torch(action, [&] {
     const Part& part = part_for(destination, item);
     // The reader may write the bytes directly, without autograd's knowledge, and fail half-way.
@@ -438,7 +461,9 @@ torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const Rea
 
 void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor) {
   const Destination& destination = destination_of(plan, item);
-  const auto action = [&] { return "fill \"" + destination.name + "\" with " + to_string(Box{item.dest_offsets, item.lengths}); };
+  const auto action = [&] {
+    return "fill \"" + name_of(destination) + "\" with " + to_string(Box{item.dest_offsets, item.lengths});
+  };
   with_torch(action, [&] {
     const Part& part = part_for(destination, item);
     torch::Tensor view = part_of(part.tensor, item.dest_offsets, item.lengths);
@@ -461,13 +486,13 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
   try {
     value = read_leaf(bytes);
     if (value.is_opaque() && std::none_of(options_.keep_opaque.begin(), options_.keep_opaque.end(),
-                                          [&](const std::string& kept) { return is_below(destination.name, kept); })) {
+                                          [&](const std::string& kept) { return is_below(name_of(destination), kept); })) {
       if (leave_out_opaque_) return leave_out(destination, value.opaque().name());
       throw Error(ErrorCode::kUnsupported,
                   value.opaque().why() + ". To load it as it is, for the next save, name it in keep_opaque");
     }
   } catch (const Error& error) {
-    throw Error(error.code(), "read \"" + destination.name + "\": " + error.what());
+    throw Error(error.code(), "read \"" + name_of(destination) + "\": " + error.what());
   }
   // Python 2 pickled bytes as a str.
   if (destination.is_blob && value.is_ivalue() && value.ivalue().isString()) value = Blob{value.to_text()};
@@ -476,7 +501,7 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
 
 void LoadDestinations::leave_out(const Destination& destination, const std::string& opaque) {
   const MutexLock lock(mutex_);
-  left_out_.push_back(destination.name + ": " + opaque);
+  left_out_.push_back(name_of(destination) + ": " + opaque);
   // The value's place may already hold the tensors in the value. In a list, None keeps the place.
   const Value* const held = find_at(*state_dict_, destination.path);
   if (held == nullptr || !held->is_none()) return;

@@ -37,11 +37,14 @@ class LoadDestinations {
   // `leave_out_opaque`: opaque values that are not kept are left out instead of being an error.
   LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options, bool leave_out_opaque = false);
 
-  // Prepares for the number of leaves that will be added.
-  void reserve(std::size_t leaves) { names_.reserve(leaves); }
+  // Takes the names of the leaves that will probably be added, in this order, so that `add` copies
+  // none of them. Call this first.
+  void expect(NameTable names) { names_ = std::move(names); }
   // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. Throws
-  // kAlreadyExists, naming both paths, if a leaf has that name.
-  void add(std::string name, std::string storage_name, Path path, const Value& value);
+  // kAlreadyExists, naming both paths, if a leaf has that name. Tensors in a checkpoint of Cairn's
+  // need no path.
+  void add(const std::string& name, const std::string& storage_name, Path path, const Value& value);
+  bool needs_path(const Value& value) const { return !metadata_->commit || !(value.is_tensor() || value.is_sharded()); }
 
   // Returns the reads that fill all leaves. Throws one error that lists every problem, with the
   // code that DefaultLoadPlanner documents. Does not change the state dict.
@@ -66,9 +69,9 @@ class LoadDestinations {
   };
 
   struct Destination {
-    std::string name;
-    std::string storage_name;
-    Path path;
+    NameId id = 0;             // of its name; equals its own number
+    std::string storage_name;  // "": the same
+    Path path;                 // may be empty, see `add`
     std::size_t position = 0;  // in the metadata
     Extents size;              // the size of the global tensor
     std::vector<Part> parts;   // the parts of a tensor; for a number stored as a tensor, the temporary tensor that receives it
@@ -86,7 +89,6 @@ class LoadDestinations {
   struct Filled {
     const Destination* destination;
     Part* part;
-    std::string text() const;  // for errors: the name, and the part if there are several
   };
 
   struct Problems {
@@ -95,6 +97,13 @@ class LoadDestinations {
     std::vector<std::string> unsupported;
   };
 
+  NameId add_name(const std::string& name);
+  void drop_expected_names();
+  const std::string& name_of(const Destination& destination) const { return names_[destination.id]; }
+  const std::string& stored_name_of(const Destination& destination) const {
+    return destination.storage_name.empty() ? name_of(destination) : destination.storage_name;
+  }
+  std::string text_of(const Filled& filled) const;  // for errors: the name, and the part if there are several
   void plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems);
   void plan_tensor(NameId id, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems);
   template <class Visit>
@@ -108,7 +117,7 @@ class LoadDestinations {
   const Destination* stored_whole_above(const Destination& destination);
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;
   void count_change_of(const Part& part) const;
-  static const Part& part_for(const Destination& destination, const ReadItem& item);
+  const Part& part_for(const Destination& destination, const ReadItem& item) const;
   void place(const Destination& destination, Value value);
   void leave_out(const Destination& destination, const std::string& opaque);
 

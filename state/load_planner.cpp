@@ -22,6 +22,7 @@ struct DefaultLoadPlanner::Implementation {
   }
 
   LoadPlannerOptions options;
+  NameTable expected;
   std::optional<LoadDestinations> destinations;
   LoadReport report;
 };
@@ -33,14 +34,16 @@ DefaultLoadPlanner::~DefaultLoadPlanner() = default;
 void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool /*is_coordinator*/) {
   Implementation& self = *implementation_;
   LoadDestinations& destinations = self.destinations.emplace(state_dict, metadata, self.options);
-  destinations.reserve(state_dict.size());
+  destinations.expect(std::exchange(self.expected, {}));
   const auto add = [&](const std::string& fqn, Path path, const Value& value) {
     // Each rank reads its own value and keeps the caller's name for it.
     destinations.add(fqn, value.is_per_rank() ? rank_name(fqn, rank) : fqn, std::move(path), value);
   };
   // Names are flattened as the save planner did, so that they match those in the checkpoint.
   if (self.options.flatten_state_dict) {
-    visit_leaves(state_dict, [&](const FlatLeaf& leaf) { add(leaf.name, leaf.path(), leaf.marked()); });
+    visit_leaves(state_dict, [&](const FlatLeaf& leaf) {
+      add(leaf.name, destinations.needs_path(leaf.value) ? leaf.path() : Path(), leaf.marked());
+    });
   } else {
     for (FlatEntry& entry : flatten_top_level(state_dict)) add(entry.fqn, std::move(entry.path), entry.value);
   }
@@ -83,6 +86,8 @@ void DefaultLoadPlanner::commit_tensor(const LoadPlan& plan, const ReadItem& ite
 }
 
 LoadReport DefaultLoadPlanner::report() const { return implementation_->report; }
+
+void DefaultLoadPlanner::expect(NameTable names) { implementation_->expected = std::move(names); }
 
 LoadReport DefaultLoadPlanner::take_report() { return std::exchange(implementation_->report, {}); }
 

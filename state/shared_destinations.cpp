@@ -29,9 +29,9 @@ struct Copy {
 
 }  // namespace
 
-std::string LoadDestinations::Filled::text() const {
-  const std::string name = '"' + destination->name + '"';
-  return destination->parts.size() == 1 ? name : name + " at " + to_string(part->box);
+std::string LoadDestinations::text_of(const Filled& filled) const {
+  const std::string name = '"' + name_of(*filled.destination) + '"';
+  return filled.destination->parts.size() == 1 ? name : name + " at " + to_string(filled.part->box);
 }
 
 // Two reads into the same memory would leave a mixture, so the plan keeps only the first one.
@@ -47,11 +47,11 @@ void LoadDestinations::plan_shared(LoadPlan& plan, Problems& problems) {
     const Filled& second = filled_[shared.second];
     if (shared.is_same) {
       shared_.emplace_back(first, second);
-      left_out.emplace(*plan.names.find(second.destination->name), second.part->box.offsets);
+      left_out.emplace(second.destination->id, second.part->box.offsets);
     } else if (shared.first == shared.second) {
-      problems.unsupported.push_back(first.text() + ": the tensor to fill has elements that share memory");
+      problems.unsupported.push_back(text_of(first) + ": the tensor to fill has elements that share memory");
     } else {
-      problems.mismatched.push_back(first.text() + " and " + second.text() +
+      problems.mismatched.push_back(text_of(first) + " and " + text_of(second) +
                                     ": the checkpoint has a value for each, but the tensors to fill share some of their memory");
     }
   }
@@ -75,12 +75,11 @@ void LoadDestinations::compare_shared(const LoadPlanner::ReadNow& read) {
     for (std::int64_t bytes = 0; next != shared.end() && bytes < kBytesAtOnce; ++next) {
       for (const Filled& filled : {next->first, next->second}) {
         if (copies.count(filled.part) > 0) continue;
-        bytes += with_torch("compare the stored value of " + filled.text(), [&] {
-          return copies.emplace(filled.part, filled.part->tensor).first->second.memory.numel();
-        });
-        const std::string& name = filled.destination->storage_name;
+        bytes += with_torch("compare the stored value of " + text_of(filled),
+                            [&] { return copies.emplace(filled.part, filled.part->tensor).first->second.memory.numel(); });
+        const std::string& name = stored_name_of(*filled.destination);
         const auto& stored = std::get<TensorStorageMetadata>(*metadata_->find(name));
-        append_reads(stored, ChunkIndex(stored.chunks), plan.names.intern(filled.destination->name), plan.names.intern(name),
+        append_reads(stored, ChunkIndex(stored.chunks), plan.names.intern(name_of(*filled.destination)), plan.names.intern(name),
                      filled.part->box, plan);
       }
     }
@@ -93,7 +92,7 @@ void LoadDestinations::compare_shared(const LoadPlanner::ReadNow& read) {
     for (auto pair = begin; pair != next; ++pair) {
       const torch::Tensor& first = copies.at(pair->first.part).memory;
       if (std::memcmp(first.data_ptr(), copies.at(pair->second.part).memory.data_ptr(), first.nbytes()) != 0)
-        different += "\n  " + pair->first.text() + " and " + pair->second.text();
+        different += "\n  " + text_of(pair->first) + " and " + text_of(pair->second);
     }
   }
   if (!different.empty())

@@ -445,7 +445,9 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       if (!own_reader || (prefixes ? prefixes->empty() : !options.planning.flatten_state_dict)) return;
       auto needed =
           prefixes ? std::optional(NeededNames{{}, *prefixes}) : objects.needed_names(working, part_rank.value_or(world.rank()));
-      if (needed) own_reader->expect(*std::move(needed));
+      if (!needed) return;
+      if (auto* own_planner = dynamic_cast<DefaultLoadPlanner*>(planner_of_call.get())) own_planner->expect(needed->names);
+      own_reader->expect(*std::move(needed));
     };
     const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
       objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
