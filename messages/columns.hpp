@@ -62,8 +62,9 @@ class PathEncoder {
 };
 
 // Calls `add` with each path and the id of its name. Leaves out ids that `is_wanted` does not have;
-// if it is empty, none. Throws kCorrupt unless the ids are of `names`, and no id occurs twice.
-void paths_from_proto(const v1::Paths& message, const std::vector<std::string>& names, const std::vector<bool>& is_wanted,
+// if it is empty, none. Throws kCorrupt unless the ids are below `names`, and no id occurs twice.
+using NameAt = std::function<std::string_view(std::size_t id)>;
+void paths_from_proto(const v1::Paths& message, std::size_t names, const NameAt& name_at, const std::vector<bool>& is_wanted,
                       const char* what, const std::function<void(NameId name, Path path)>& add);
 
 // --- tensor properties ---------------------------------------------------------------------------

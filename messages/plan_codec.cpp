@@ -84,7 +84,8 @@ void SharedNames::decode(const v1::SavePlan& message, SavePlan& plan) {
     seen.plan.names = columns::names_from_proto(message.names(), kSavePlan);
     auto& mappings = seen.plan.mappings.edit();
     mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
-    columns::paths_from_proto(message.mappings(), seen.plan.names.all(), {}, kSavePlan,
+    const columns::NameAt name_at = [&](std::size_t id) { return std::string_view(seen.plan.names[static_cast<NameId>(id)]); };
+    columns::paths_from_proto(message.mappings(), seen.plan.names.size(), name_at, {}, kSavePlan,
                               [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
     seen_.push_back(std::move(seen));
     if (seen_.size() > kSeenMax) seen_.pop_front();

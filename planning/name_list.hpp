@@ -8,11 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/base/copy_on_write.hpp>
+
 namespace cairn {
 
 // Names in one text. A rank of a large world lists millions of them, and as many std::string would
-// take far more time and memory. What `operator[]` and iterators return refers to the list: it is
-// valid until a name is added, or the list is moved or destroyed.
+// take far more time and memory. Copies share memory until one of them is changed. What
+// `operator[]` and iterators return refers to the list: it is valid until a name is added, or the
+// list is moved or destroyed.
 class NameList {
  public:
   class Iterator {
@@ -39,18 +42,20 @@ class NameList {
   };
 
   void add(std::string_view name) {
-    text_ += name;
-    ends_.push_back(text_.size());
+    Contents& contents = contents_.edit();
+    contents.text += name;
+    contents.ends.push_back(contents.text.size());
   }
   void reserve(std::size_t names, std::size_t bytes) {
-    ends_.reserve(names);
-    text_.reserve(bytes);
+    Contents& contents = contents_.edit();
+    contents.ends.reserve(names);
+    contents.text.reserve(bytes);
   }
-  std::size_t size() const noexcept { return ends_.size(); }
-  bool empty() const noexcept { return ends_.empty(); }
+  std::size_t size() const noexcept { return contents_->ends.size(); }
+  bool empty() const noexcept { return contents_->ends.empty(); }
   std::string_view operator[](std::size_t at) const {
-    const std::size_t begin = at == 0 ? 0 : ends_[at - 1];
-    return std::string_view(text_).substr(begin, ends_[at] - begin);
+    const std::size_t begin = at == 0 ? 0 : contents_->ends[at - 1];
+    return std::string_view(contents_->text).substr(begin, contents_->ends[at] - begin);
   }
   Iterator begin() const { return {*this, 0}; }
   Iterator end() const { return {*this, size()}; }
@@ -59,8 +64,11 @@ class NameList {
   friend bool operator==(const NameList& list, const std::vector<std::string>& names) { return list.to_vector() == names; }
 
  private:
-  std::string text_;
-  std::vector<std::size_t> ends_;  // by name, in text_
+  struct Contents {
+    std::string text;
+    std::vector<std::size_t> ends;  // by name, in `text`
+  };
+  CopyOnWrite<Contents> contents_;
 };
 
 }  // namespace cairn

@@ -313,13 +313,27 @@ LoadReport LoadDestinations::report() const {
     return first != names.end() && first->substr(0, prefix.size()) == prefix;
   };
   NameId likely = 0;  // the names are mostly in the order of the destinations
-  visit_names([&](std::string_view name, bool is_bytes, bool is_other) {
+  const auto is_unexpected = [&](std::string_view name, bool is_bytes, bool is_other) {
     // The others are none of the destinations.
-    if ((!is_other || has_per_rank_) && is_expected(name, likely)) return;
+    if ((!is_other || has_per_rank_) && is_expected(name, likely)) return false;
     // If a dict is empty on some ranks only, its name is stored besides the values of the other
     // ranks.
-    if (is_bytes && has_destinations_below(std::string(name))) return;
-    report.unexpected.add(name);
+    return !is_bytes || !has_destinations_below(std::string(name));
+  };
+  std::size_t unexpected_others = 0, unexpected = 0;
+  visit_names([&](std::string_view name, bool is_bytes, bool is_other) {
+    if (!is_unexpected(name, is_bytes, is_other)) return;
+    ++unexpected;
+    if (is_other) ++unexpected_others;
+  });
+  // A rank of a large world leaves what others have, which may be a million names.
+  const NameList& others = metadata_->others.names;
+  if (unexpected == unexpected_others && unexpected_others == others.size()) {
+    report.unexpected = others;
+    return report;
+  }
+  visit_names([&](std::string_view name, bool is_bytes, bool is_other) {
+    if (is_unexpected(name, is_bytes, is_other)) report.unexpected.add(name);
   });
   return report;
 }

@@ -195,7 +195,8 @@ class DefaultLoadPlanner : public LoadPlanner {
  private:
   friend class Checkpointer;
   friend class KeyLoadPlanner;
-  // Takes the names that `set_up_planner` will probably find, in their order, so that it copies none.
+  // Takes the names that `set_up_planner` will probably find, in their order, so that it copies
+  // none of them.
   void expect(NameTable names);
   // Returns the report, and forgets it: in a large world, it may have a million names.
   LoadReport take_report();

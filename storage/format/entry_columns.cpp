@@ -12,17 +12,25 @@ using columns::check_decode;
 
 bool is_bytes_kind(v1::EntryKind kind) { return kind == v1::ENTRY_KIND_BYTES || kind == v1::ENTRY_KIND_UNSTORED_BYTES; }
 
-// Calls `visit` with the entry and the file of each location.
-template <class Visit>
-void visit_locations(const v1::Metadata& message, bool is_version_1, Visit visit) {
-  int next = 0;
+// Returns the end of the locations of each entry.
+std::vector<std::uint32_t> ends_of_locations(const v1::Metadata& message, bool is_version_1) {
+  std::vector<std::uint32_t> ends;
+  ends.reserve(static_cast<std::size_t>(message.kinds_size()));
+  std::uint32_t end = 0;
   for (EntryColumns columns(message, is_version_1); columns.next(); columns.skip())
-    for (std::size_t i = 0; i < columns.locations(); ++i) {
-      const std::uint32_t file = message.locations().files(next++);
-      check_decode(file < static_cast<std::uint32_t>(message.files_size()), kSectionName,
-                   "something is stored in a file that is not there");
-      visit(static_cast<std::size_t>(columns.entry), file);
-    }
+    ends.push_back(end += static_cast<std::uint32_t>(columns.locations()));
+  return ends;
+}
+
+// Returns the length of what all names begin with.
+std::size_t shared_beginning(const std::vector<std::string>& names) {
+  if (names.empty()) return 0;
+  std::size_t length = names[0].size();
+  for (const std::string& name : names) {
+    length = std::min(length, name.size());
+    while (name.compare(0, length, names[0], 0, length) != 0) --length;
+  }
+  return length;
 }
 
 }  // namespace
@@ -85,7 +93,7 @@ void EntryColumns::check_end() const {
   chunk_extents.check_end();
 }
 
-bool Selection::select(const v1::Metadata& message, bool is_version_1, const NeededNames& needed, std::vector<std::string>& names,
+bool Selection::select(const v1::Metadata& message, bool is_version_1, const NeededNames& needed, NameList& names,
                        OtherEntries& others) {
   if (message.planner_data().renamed_size() > 0) return false;  // names do not show what is below a prefix
   const auto entries = static_cast<std::size_t>(message.kinds_size());
@@ -93,40 +101,57 @@ bool Selection::select(const v1::Metadata& message, bool is_version_1, const Nee
   std::size_t missing = found.size();
   // A damaged section must not reserve much more than it has.
   const std::size_t text_bytes = message.names().text().size();
-  names.reserve(std::min(static_cast<std::size_t>(message.names().lengths_size()), text_bytes + 1));
+  const std::size_t names_max = std::min(static_cast<std::size_t>(message.names().lengths_size()), text_bytes + 1);
+  names.reserve(names_max, 0);
+  names_.reserve(names_max);
   others.names.reserve(std::min(entries, text_bytes + 1), 8 * text_bytes);
+  others.are_bytes.reserve(names_max);
   NameId likely = 0;
+  // In most checkpoints of many names, those of another rank begin in another way.
+  const std::vector<std::string>& all_needed = needed.names.all();
+  const std::string beginning = all_needed.empty() ? "" : all_needed[0].substr(0, shared_beginning(all_needed));
   columns::visit_names(message.names(), kSectionName, [&](std::string_view name) {
-    const auto known = names.size() < entries ? needed.names.find(name, likely) : std::nullopt;
+    const bool is_entry = names.size() < entries;
+    const bool may_be_known = is_entry && name.substr(0, beginning.size()) == beginning;
+    const auto known = may_be_known ? needed.names.find(name, likely) : std::nullopt;
     if (known) {
       check_decode(!found[*known], kSectionName, "a name appears twice");
       found[*known] = true;
       likely = *known + 1;
       --missing;
     }
-    paths_.push_back(false);
+    bool is_below_any = false;
     for (std::size_t i = 0; i < has_below.size(); ++i)
       if (is_below(name, needed.prefixes[i])) {
-        paths_.back() = true;
-        if (names.size() < entries) has_below[i] = true;
+        is_below_any = true;
+        if (is_entry) has_below[i] = true;
       }
-    names_.push_back(known || paths_.back());
-    if (!names_.back() && names.size() < entries) {
+    if (!has_below.empty()) paths_.push_back(is_below_any);
+    const bool is_needed = known || is_below_any;
+    names_.push_back(is_needed);
+    if (!is_needed && is_entry) {
       others.names.add(name);
       others.are_bytes.push_back(is_bytes_kind(message.kinds(static_cast<int>(names.size()))));
     }
-    names.emplace_back(names_.back() ? name : std::string_view());
+    names.add(is_needed ? name : std::string_view());
   });
   if (missing > 0 || std::find(has_below.begin(), has_below.end(), false) != has_below.end()) return false;
 
   // The layout of a file places its items one after another. So a needed item needs the entries of
   // all items in its file, but none of those in other files: mostly, these are what one rank wrote.
+  const std::vector<std::uint32_t> ends = ends_of_locations(message, is_version_1);
   files_.resize(static_cast<std::size_t>(message.files_size()));
-  visit_locations(message, is_version_1, [&](std::size_t entry, std::uint32_t file) {
+  const auto visit_locations = [&](auto visit) {
+    std::uint32_t at = 0;
+    for (std::size_t entry = 0; entry < entries; ++entry)
+      for (; at < ends[entry]; ++at) visit(entry, message.locations().files(static_cast<int>(at)));
+  };
+  visit_locations([&](std::size_t entry, std::uint32_t file) {
+    check_decode(file < files_.size(), kSectionName, "something is stored in a file that is not there");
     if (names_[entry]) files_[file] = true;
   });
   entries_.assign(names_.begin(), names_.begin() + static_cast<std::ptrdiff_t>(entries));
-  visit_locations(message, is_version_1, [&](std::size_t entry, std::uint32_t file) {
+  visit_locations([&](std::size_t entry, std::uint32_t file) {
     if (files_[file]) entries_[entry] = true;
   });
   return true;

@@ -240,8 +240,8 @@ std::vector<FileInfo> files_from_proto(const v1::Metadata& message) {
 }
 
 // The counterpart of entries_to_proto.
-void entries_from_proto(const v1::Metadata& message, bool is_version_1, const Selection& selection,
-                        const std::vector<std::string>& names, Metadata& metadata) {
+void entries_from_proto(const v1::Metadata& message, bool is_version_1, const Selection& selection, const columns::NameAt& name_at,
+                        Metadata& metadata) {
   const std::vector<TensorProperties> properties = columns::properties_from_proto(message.properties(), kWhat);
   EntryColumns columns(message, is_version_1);  // checks the counts
   metadata.state_dict_metadata.reserve(static_cast<std::size_t>(message.kinds_size()) - metadata.others.names.size());
@@ -251,11 +251,11 @@ void entries_from_proto(const v1::Metadata& message, bool is_version_1, const Se
       columns.skip();
       continue;
     }
-    const std::string& fqn = names[entry];
+    std::string fqn(name_at(entry));
     if (columns.is_bytes) {
       BytesStorageMetadata bytes;
       if (columns.is_stored) bytes.storage.emplace();
-      metadata.state_dict_metadata.emplace_back(fqn, std::move(bytes));
+      metadata.state_dict_metadata.emplace_back(std::move(fqn), std::move(bytes));
       continue;
     }
     TensorStorageMetadata tensor;
@@ -271,7 +271,7 @@ void entries_from_proto(const v1::Metadata& message, bool is_version_1, const Se
     }
     check_tensor(fqn, tensor, columns::fail_decode);
     tensor.storage.resize(columns.locations());
-    metadata.state_dict_metadata.emplace_back(fqn, std::move(tensor));
+    metadata.state_dict_metadata.emplace_back(std::move(fqn), std::move(tensor));
   }
   columns.check_end();
 }
@@ -312,6 +312,8 @@ void locations_from_proto(const v1::Metadata& section, bool is_version_1, const 
     if (selection.has_entry(static_cast<std::size_t>(columns.entry))) {
       visit_stored((named++)->second,
                    [&](StorageInfo& storage, const TensorStorageMetadata*, const Box*) { take(storage, columns.is_bytes); });
+    } else if (!columns.is_bytes && next_offset == offsets && message.transforms_size() == 0) {
+      next += static_cast<int>(columns.locations());  // nothing but their files, which the selection has checked
     } else {
       for (std::size_t i = 0; i < columns.locations(); ++i) {
         StorageInfo passed_over;
@@ -417,23 +419,26 @@ Metadata decode_metadata(ByteSpan bytes, std::uint32_t version, const NeededName
   Metadata metadata;
   Selection selection;
   NameTable names;
-  std::vector<std::string> needed_names;
+  NameList needed_names;
   if (needed && !selection.select(message, is_version_1, *needed, needed_names, metadata.others))
     return decode_metadata(bytes, version);
   if (!needed) names = columns::names_from_proto(message.names(), kWhat);
-  const std::vector<std::string>& texts = needed ? needed_names : names.all();
+  const std::size_t name_count = needed ? needed_names.size() : names.size();
+  const columns::NameAt name_at = [&](std::size_t id) {
+    return needed ? needed_names[id] : std::string_view(names[static_cast<NameId>(id)]);
+  };
   metadata.files = files_from_proto(message);
   check_files(metadata.files, columns::fail_decode);
-  entries_from_proto(message, is_version_1, selection, texts, metadata);
+  entries_from_proto(message, is_version_1, selection, name_at, metadata);
   std::vector<bool> is_explicit;
   for (const v1::File& file : message.files()) is_explicit.push_back(is_version_1 || file.explicit_positions());
   locations_from_proto(message, is_version_1, selection, is_explicit, metadata);
   place_items(std::move(is_explicit), selection, metadata);
   selection.remove_others(metadata);
-  if (!needed) metadata.planner_data.reserve(std::min<std::size_t>(texts.size(), message.planner_data().names_size()));
+  if (!needed) metadata.planner_data.reserve(std::min<std::size_t>(name_count, message.planner_data().names_size()));
   if (!needed || !needed->prefixes.empty())
-    columns::paths_from_proto(message.planner_data(), texts, selection.paths(), kWhat,
-                              [&](NameId name, Path path) { metadata.planner_data.emplace_back(texts[name], std::move(path)); });
+    columns::paths_from_proto(message.planner_data(), name_count, name_at, selection.paths(), kWhat,
+                              [&](NameId name, Path path) { metadata.planner_data.emplace_back(name_at(name), std::move(path)); });
   metadata.checkpoint_id = message.checkpoint_id();
   metadata.save_id = message.save_id();
   metadata.version = message.version();
