@@ -42,8 +42,8 @@ class CallContext {
   // The metadata that this rank has read for a load. Planner and reader refer to it until the call
   // ends. Only hooks may access it.
   std::optional<Metadata> metadata;
-  // The finished plan of this rank, or one of a load that this rank keeps. A writer that has thrown
-  // may still read it until `abandon` returns. Only hooks may access it.
+  // The finished plan of this rank. A load may keep its local plan here until then. A writer that
+  // has thrown may still read the plan until `abandon` returns. Only hooks may access it.
   std::optional<SavePlan> save_plan;
   std::optional<LoadPlan> load_plan;
 

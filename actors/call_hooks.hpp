@@ -63,8 +63,8 @@ class LoadHooks {
   // Also compares the stored values of destinations that share memory.
   virtual LoadPlan create_local_plan() = 0;
   virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
-  // Whether the two hooks below change no plan. Then each rank keeps its own, and they get none. All
-  // ranks of a call must say the same.
+  // Whether the two hooks below change no plan. Then each rank keeps its own, and they get and
+  // return none. All ranks of a call must say the same.
   virtual bool keeps_local_plans() const { return false; }
   // On the coordinator, as with SaveHooks.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;

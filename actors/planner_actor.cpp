@@ -182,16 +182,19 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobal
   const int world_size = run.context().world_size();
   const auto& sent = request.local_plans;
   const bool are_kept = hooks.keeps_local_plans();
-  for (const auto& plan : sent)
-    if ((plan == nullptr) != are_kept) throw InternalError("ranks do not agree on whether they keep their plans");
+  for (std::size_t rank = 0; rank < sent.size(); ++rank)
+    if ((sent[rank] == nullptr) != are_kept)
+      throw InternalError("rank " + std::to_string(rank) +
+                          (are_kept ? " sent its plan, but the coordinator keeps its own"
+                                    : " keeps its plan, but the coordinator's hooks change plans"));
   std::vector<LoadPlan> made = run.hook(Hook::kCreateGlobalPlan, [&] {
     std::vector<LoadPlan> plans = hooks.create_global_plan(are_kept ? std::vector<LoadPlan>() : copies_of(sent));
-    if (!are_kept) check_count(plans.size(), world_size, "create_global_plan");
+    check_count(plans.size(), are_kept ? 0 : world_size, "create_global_plan");
     return plans;
   });
   return protocol::GlobalLoadPlans{run.hook(Hook::kPrepareGlobalPlan, [&] {
-    made = hooks.prepare_global_plan(std::move(made));
-    auto plans = are_kept ? sent : checked_and_shared(std::move(made), world_size, "prepare_global_plan");
+    auto plans = checked_and_shared(hooks.prepare_global_plan(std::move(made)), are_kept ? 0 : world_size, "prepare_global_plan");
+    if (are_kept) plans = sent;
     if (world_size > 1) run.set_detail(describe_read_once(sent, plans));
     return plans;
   })};

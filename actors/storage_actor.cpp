@@ -28,10 +28,13 @@ std::nullopt_t run_storage_task(TaskRun& run, const protocol::Write& request) {
 
 std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
   LoadHooks& hooks = *run.context().load().hooks;
-  std::optional<LoadPlan>& kept = run.context().load_plan;
-  if (!request.plan && !kept) throw InternalError("the coordinator sent no plan, and this rank has kept none");
-  const LoadPlan& plan = kept.emplace(run.hook(
-      Hook::kFinishPlan, [&] { return hooks.finish_plan(request.plan ? *request.plan : *std::exchange(kept, std::nullopt)); }));
+  std::optional<LoadPlan> kept = std::exchange(run.context().load_plan, std::nullopt);
+  if (kept.has_value() == (request.plan != nullptr))
+    throw InternalError(kept ? "the coordinator sent a plan, but this rank has kept its own"
+                             : "the coordinator sent no plan, but this rank has kept none");
+  LoadPlan central = kept ? *std::move(kept) : *request.plan;
+  const LoadPlan& plan =
+      run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return hooks.finish_plan(std::move(central)); }));
   return run.last_hook(
       Hook::kMoveData, bytes_to_move(run), [&] { return hooks.read_data(plan); }, [](bool) { return protocol::ReadDone{}; });
 }

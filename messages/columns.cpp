@@ -125,17 +125,17 @@ void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path)
   message_.add_lengths(static_cast<std::uint32_t>(path.size()));
 }
 
-void paths_from_proto(const v1::Paths& message, std::size_t names, const NameAt& name_at, const std::vector<bool>& is_wanted,
+void paths_from_proto(const v1::Paths& message, std::size_t name_count, const NameAt& name_at, const std::vector<bool>& is_wanted,
                       const char* what, const std::function<void(NameId name, Path path)>& add) {
   check_decode(message.names_size() == message.lengths_size() && message.renamed_size() == message.text_lengths_size(), what,
                "the columns of its paths differ in length");
-  std::vector<bool> seen(names);
+  std::vector<bool> seen(name_count);
   int next_step = 0;
   int next_renamed = 0;
   std::string_view renamed_text = message.renamed_text();
   for (int i = 0; i < message.names_size(); ++i) {
     const std::uint32_t id = message.names(i);
-    check_decode(id < names, what, "a path refers to a name that is not there");
+    check_decode(id < name_count, what, "a path refers to a name that is not there");
     check_decode(!seen[id], what, "a name has two paths");
     seen[id] = true;
     std::string_view text = name_at(id);

@@ -61,10 +61,11 @@ class PathEncoder {
   std::vector<bool> seen_;  // by name id
 };
 
-// Calls `add` with each path and the id of its name. Leaves out ids that `is_wanted` does not have;
-// if it is empty, none. Throws kCorrupt unless the ids are below `names`, and no id occurs twice.
 using NameAt = std::function<std::string_view(std::size_t id)>;
-void paths_from_proto(const v1::Paths& message, std::size_t names, const NameAt& name_at, const std::vector<bool>& is_wanted,
+// Calls `add` with each path and the id of its name, of which `name_at` is the text. Leaves out ids
+// that `is_wanted` does not have; if it is empty, none. Throws kCorrupt unless the ids are below
+// `name_count`, and no id occurs twice.
+void paths_from_proto(const v1::Paths& message, std::size_t name_count, const NameAt& name_at, const std::vector<bool>& is_wanted,
                       const char* what, const std::function<void(NameId name, Path path)>& add);
 
 // --- tensor properties ---------------------------------------------------------------------------

@@ -19,7 +19,8 @@ std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlan
 
 // `fit` adapts the state dict to what the checkpoint has. Called on every rank, just before
 // `set_up_planner`, and timed as a part of it. May be empty. May throw.
-// `keeps_local_plans`: whether planner and reader are Cairn's, and the ranks pass nothing on.
+// `keeps_local_plans`: whether planner and reader are Cairn's and share no reads. Then no global
+// plan differs from the local one.
 using FitState = std::function<void(const Metadata& metadata, const StorageContext& context)>;
 std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit = {},
                                            bool keeps_local_plans = false);

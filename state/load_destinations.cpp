@@ -136,12 +136,18 @@ LoadDestinations::LoadDestinations(StateDict& state_dict, const Metadata& metada
                                    bool leave_out_opaque)
     : state_dict_(&state_dict), metadata_(&metadata), options_(std::move(options)), leave_out_opaque_(leave_out_opaque) {}
 
-// `names_` may begin with names that are expected.
-NameId LoadDestinations::add_name(const std::string& name) {
-  const auto id = static_cast<NameId>(destinations_.size());
-  if (id < names_.size() && names_[id] == name) return id;
+void LoadDestinations::expect(NameTable names) {
+  names_ = std::move(names);
+  if (names_.size() == 0) names_.reserve(state_dict_->size());
+}
+
+NameId LoadDestinations::add_name(const std::string& name, const Path& path) {
+  const auto next = static_cast<NameId>(destinations_.size());
+  if (next < names_.size() && names_[next] == name) return next;
   drop_expected_names();
-  if (names_.intern(name) == id) return id;
+  const NameId id = names_.intern(name);
+  if (id == next) return id;
+  if (!path.empty() && !destinations_[id].path.empty()) FlatNames::throw_twice(name, destinations_[id].path, path);
   std::vector<Path> paths;
   visit_leaves(*state_dict_, [&](const FlatLeaf& leaf) {
     if (leaf.name == name) paths.push_back(leaf.path());
@@ -160,7 +166,7 @@ void LoadDestinations::drop_expected_names() {
 
 void LoadDestinations::add(const std::string& name, const std::string& storage_name, Path path, const Value& value) {
   Destination made;
-  made.id = add_name(name);
+  made.id = add_name(name, path);
   if (storage_name != name) made.storage_name = storage_name;
   made.path = std::move(path);
   made.type_name = value.type_name();
@@ -320,20 +326,13 @@ LoadReport LoadDestinations::report() const {
     // ranks.
     return !is_bytes || !has_destinations_below(std::string(name));
   };
-  std::size_t unexpected_others = 0, unexpected = 0;
+  // A rank of a large world leaves all that the others have, which may be a million names.
+  const auto& [others, are_bytes] = metadata_->others;
+  bool has_all_others = true;
+  for (std::size_t i = 0; has_all_others && i < others.size(); ++i) has_all_others = is_unexpected(others[i], are_bytes[i], true);
+  if (has_all_others) report.unexpected = others;
   visit_names([&](std::string_view name, bool is_bytes, bool is_other) {
-    if (!is_unexpected(name, is_bytes, is_other)) return;
-    ++unexpected;
-    if (is_other) ++unexpected_others;
-  });
-  // A rank of a large world leaves what others have, which may be a million names.
-  const NameList& others = metadata_->others.names;
-  if (unexpected == unexpected_others && unexpected_others == others.size()) {
-    report.unexpected = others;
-    return report;
-  }
-  visit_names([&](std::string_view name, bool is_bytes, bool is_other) {
-    if (is_unexpected(name, is_bytes, is_other)) report.unexpected.add(name);
+    if (!(is_other && has_all_others) && is_unexpected(name, is_bytes, is_other)) report.unexpected.add(name);
   });
   return report;
 }

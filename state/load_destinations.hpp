@@ -38,13 +38,12 @@ class LoadDestinations {
   LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options, bool leave_out_opaque = false);
 
   // Takes the names of the leaves that will probably be added, in this order, so that `add` copies
-  // none of them. Call this first.
-  void expect(NameTable names) { names_ = std::move(names); }
+  // none of them. Call this first. If there are none, prepares for the leaves of the state dict.
+  void expect(NameTable names);
   // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. Throws
-  // kAlreadyExists, naming both paths, if a leaf has that name. Tensors in a checkpoint of Cairn's
-  // need no path.
+  // kAlreadyExists, naming both paths, if a leaf has that name. A tensor of the flattened state
+  // dict that Cairn has stored as a tensor needs no path.
   void add(const std::string& name, const std::string& storage_name, Path path, const Value& value);
-  bool needs_path(const Value& value) const { return !metadata_->commit || !(value.is_tensor() || value.is_sharded()); }
 
   // Returns the reads that fill all leaves. Throws one error that lists every problem, with the
   // code that DefaultLoadPlanner documents. Does not change the state dict.
@@ -97,7 +96,7 @@ class LoadDestinations {
     std::vector<std::string> unsupported;
   };
 
-  NameId add_name(const std::string& name);
+  NameId add_name(const std::string& name, const Path& path);
   void drop_expected_names();
   const std::string& name_of(const Destination& destination) const { return names_[destination.id]; }
   const std::string& stored_name_of(const Destination& destination) const {
@@ -125,7 +124,7 @@ class LoadDestinations {
   const Metadata* metadata_;
   LoadPlannerOptions options_;
   std::deque<Destination> destinations_;           // a deque, so that references to its elements stay valid
-  NameTable names_;                                // of the destinations, in their order
+  NameTable names_;                                // of the destinations, in their order; before create_plan, expected ones follow
   std::vector<Filled> filled_;                     // all tensors that the last plan fills
   std::vector<std::pair<Filled, Filled>> shared_;  // use the same memory; the plan reads only the first
   bool is_compared_ = false;                       // `compare_shared` has found equal values

@@ -22,7 +22,7 @@ struct DefaultLoadPlanner::Implementation {
   }
 
   LoadPlannerOptions options;
-  NameTable expected;
+  std::optional<NameTable> expected;
   std::optional<LoadDestinations> destinations;
   LoadReport report;
 };
@@ -34,7 +34,9 @@ DefaultLoadPlanner::~DefaultLoadPlanner() = default;
 void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool /*is_coordinator*/) {
   Implementation& self = *implementation_;
   LoadDestinations& destinations = self.destinations.emplace(state_dict, metadata, self.options);
-  destinations.expect(std::exchange(self.expected, {}));
+  // Only Checkpointer expects names, and plans no bytes object for the place of a tensor.
+  const bool tensors_need_paths = !self.expected || !metadata.commit;
+  destinations.expect(std::exchange(self.expected, std::nullopt).value_or(NameTable()));
   const auto add = [&](const std::string& fqn, Path path, const Value& value) {
     // Each rank reads its own value and keeps the caller's name for it.
     destinations.add(fqn, value.is_per_rank() ? rank_name(fqn, rank) : fqn, std::move(path), value);
@@ -42,7 +44,8 @@ void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& m
   // Names are flattened as the save planner did, so that they match those in the checkpoint.
   if (self.options.flatten_state_dict) {
     visit_leaves(state_dict, [&](const FlatLeaf& leaf) {
-      add(leaf.name, destinations.needs_path(leaf.value) ? leaf.path() : Path(), leaf.marked());
+      const bool is_tensor = leaf.value.is_tensor() || leaf.value.is_sharded();
+      add(leaf.name, is_tensor && !tensors_need_paths ? Path() : leaf.path(), leaf.marked());
     });
   } else {
     for (FlatEntry& entry : flatten_top_level(state_dict)) add(entry.fqn, std::move(entry.path), entry.value);

@@ -121,7 +121,7 @@ class OwnFormat final : public DataFormat {
 }  // namespace
 
 // The plans of all ranks, on the coordinator.
-struct PlannedSave {
+struct PlannedRanks {
   std::string of;                         // of `repeats`; "" if the plans may not be repeated
   std::vector<PlannedFiles> files;        // by rank
   std::vector<std::string> arrangements;  // likewise
@@ -131,7 +131,7 @@ struct PlannedSave {
 // A save on the coordinator, as far as one that repeats its plan needs it. About 400 bytes for each
 // item, which are freed with the staging memory.
 struct KeptSave {
-  PlannedSave planned;
+  PlannedRanks planned;
   std::vector<WriteResults> results;  // by rank
   std::shared_ptr<const EncodedPlan> encoded;
 };
@@ -148,7 +148,7 @@ struct SaveAttempt {
   // This rank's files. Replaced, not emptied: a writing thread of an earlier attempt may still add
   // names.
   std::shared_ptr<WrittenNames> written = std::make_shared<WrittenNames>();
-  PlannedSave planned;               // on the coordinator only
+  PlannedRanks planned;              // on the coordinator only
   std::optional<KeptSave> repeated;  // likewise; its plans have been moved to this attempt
 };
 
@@ -336,7 +336,7 @@ bool CheckpointSave::repeats(const std::string& of, const std::vector<std::share
   self.planned.of = of;
   const MutexLock lock(self.kept_mutex);
   if (!self.kept || !self.last) return false;
-  const PlannedSave& kept = self.kept->planned;
+  const PlannedRanks& kept = self.kept->planned;
   if (kept.of != of || plans.size() != kept.arrangements.size()) return false;
   const std::size_t digest_bytes = to_hex(Digest()).size();
   std::string digests;

@@ -45,7 +45,8 @@ std::optional<Metadata> decoded_record(Store& store, const ObjectName& name, con
     try {
       record = store.read_end(name, kRecordEndBytes);
       if (!record) return std::nullopt;
-      if (needed) {
+      // All of a smaller record has been read, and is checked as a whole.
+      if (needed && record->content.size() < record->object_bytes) {
         extend(store, name, *record, commit_section_bytes(*record));
         if (auto metadata = decode_commit_section(*record, what, *needed)) return metadata;
       }

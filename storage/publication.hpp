@@ -75,10 +75,11 @@
 
 namespace cairn {
 
-// Reads and checks the whole commit record at `store`, whether Cairn or PyTorch wrote it. Returns
-// nothing if there is none. If the record is replaced while it is read, reads it again. Reads the
-// store's second copy of a damaged record, if there is one. `needed` is decode_commit_record's.
-// Throws kCorrupt and kUnsupported as that does, and the store's errors.
+// Reads and checks the commit record at `store`, whether Cairn or PyTorch wrote it. Returns nothing
+// if there is none. If the record is replaced while it is read, reads it again. Reads the store's
+// second copy of a damaged record, if there is one. `needed` is decode_commit_record's; with it,
+// may read and check only Cairn's section of a large record. Throws kCorrupt and kUnsupported as
+// that does, and the store's errors.
 std::optional<Metadata> published_metadata(Store& store, const ObjectName& name = kCommitRecordName,
                                            const NeededNames* needed = nullptr);
 

@@ -12,7 +12,7 @@
 namespace cairn {
 
 inline constexpr std::uint32_t kLinkMagic = 0x4341524e;
-inline constexpr std::uint32_t kLinkProtocolVersion = 2;
+inline constexpr std::uint32_t kLinkProtocolVersion = 3;
 // The smallest frame_bytes_max that a rank may be configured with. A hello with a smaller one is
 // invalid.
 inline constexpr std::size_t kFrameBytesMin = 4096;

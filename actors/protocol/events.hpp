@@ -77,7 +77,8 @@ struct GlobalSavePlans {
   std::vector<std::shared_ptr<const SavePlan>> plans;
   std::shared_ptr<Metadata> metadata;
 };
-// Runs on the coordinator. Ends with GlobalLoadPlans. The plans are indexed by rank.
+// Runs on the coordinator. Ends with GlobalLoadPlans. The plans are indexed by rank. All are null
+// if the ranks keep theirs.
 struct CreateGlobalLoadPlan {
   std::vector<std::shared_ptr<const LoadPlan>> local_plans;
 };
@@ -97,7 +98,7 @@ struct Write {
   std::shared_ptr<const SavePlan> plan;
 };
 struct Read {
-  std::shared_ptr<const LoadPlan> plan;
+  std::shared_ptr<const LoadPlan> plan;  // null: the one that this rank keeps
 };
 // Runs on the coordinator. Ends with Published.
 struct Finish {

@@ -460,7 +460,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     };
     call.deadline = left();
     call.hooks = make_load_hooks(working, options.planner && options.storage_reader ? *planner_of_call : counting, *reader, fit,
-                                 own_reader && options.read_once == ReadOnce::kOff);
+                                 own_reader && (options.read_once == ReadOnce::kOff || options.reader.verify_first));
     call.progress = progress;
     // The display follows this object over both tries.
     progress->restart();

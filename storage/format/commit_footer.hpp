@@ -3,9 +3,9 @@
 //   | section u64 | head u64 | version u32 | magic, 8 bytes | CRC-32 u32 |
 //
 // Section and head are offsets in the record: of Cairn's section, and of the part at its end that
-// has the save id and the commit. Version 1 has the length of the section instead, and no such
-// part. The CRC-32 covers all bytes of the record before the CRC-32. Magic and CRC-32 keep their
-// places in every version.
+// has the save id, the commit and the section's checksum. Version 1 has the length of the section
+// instead, and no such part. The CRC-32 covers all bytes of the record before the CRC-32. Magic and
+// CRC-32 keep their places in every version.
 #pragma once
 
 #include <cstddef>

@@ -46,8 +46,9 @@ void require_described(const std::vector<FileInfo>& files) {
 Metadata decode_section(ByteSpan section, const CommitFooter& footer, const std::string& what, const NeededNames* needed) try {
   auto metadata = decode_metadata(section, footer.version, needed);
   if (!metadata.commit) throw Error(ErrorCode::kCorrupt, "Cairn's section says nothing about the commit");
-  const std::size_t head = footer.head_offset - footer.section_offset;
-  if (decode_metadata(section.subspan(head, section.size() - head), footer.version).save_id != metadata.save_id)
+  const std::size_t at = footer.head_offset - footer.section_offset;
+  const Metadata head = decode_metadata(section.subspan(at, section.size() - at), footer.version);
+  if (!head.commit || head.save_id.empty() || head.save_id != metadata.save_id)
     throw Error(ErrorCode::kCorrupt, "its head is that of another save");
   require_described(metadata.files);
   return metadata;
@@ -127,11 +128,12 @@ Bytes encode_commit_record(const EncodedPlan& plan, const Metadata& metadata) {
   // Cairn's section follows the pickle. PyTorch's unpickler stops at the end of the pickle and
   // ignores the rest.
   const auto section = encode_section(plan.entries, metadata);
+  const std::size_t end_bytes = encode_checksum({}, {}).size() + kCommitFooterBytes;
   Bytes record;
-  record.reserve(plan.pickle.size() + section.size() + kCommitFooterBytes + 64 * metadata.files.size());  // names may be longer
+  record.reserve(plan.pickle.size() + section.size() + end_bytes + 64 * metadata.files.size());  // names may be longer
   plan.pickle.append_to(record, metadata, pickled_id(metadata));
   const auto offset = record.size();
-  check_size(offset + section.size() + kCommitFooterBytes, "encode the commit record");
+  check_size(offset + section.size() + end_bytes, "encode the commit record");
   Bytes footer;
   put_u64(footer, offset);
   put_u64(footer, offset + section.size() - encode_head(metadata).size());
@@ -177,7 +179,11 @@ std::optional<Metadata> decode_commit_section(const ObjectEnd& end, const std::s
   const ByteSpan section = record->bytes.subspan(footer_begin - section_bytes, section_bytes);
   const ByteSpan summed = section.subspan(0, section.size() - checksum_bytes);
   if (!ends_with(section.view(), encode_checksum(summed, record->bytes.subspan(footer_begin, kCommitCrcAt)))) return std::nullopt;
-  return decode_section(section, record->footer, what, &needed);
+  try {
+    return decode_section(section, record->footer, what, &needed);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace cairn

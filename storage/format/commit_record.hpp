@@ -55,11 +55,12 @@ Bytes encode_commit_record(const EncodedPlan& plan, const Metadata& metadata);
 // entries that a load needs; Metadata::others then has the names of the others.
 Metadata decode_commit_record(ByteSpan record, const std::string& what = "the commit record", const NeededNames* needed = nullptr);
 
-// A load needs only Cairn's section, about a tenth of the record. Returns how many bytes at the end
-// of a record have it, or 0 if `end` does not tell.
+// A load that knows the names that it needs reads only Cairn's section, a small part of a large
+// record. Returns how many bytes at the end of a record have it, or 0 if `end` does not tell.
 std::uint64_t commit_section_bytes(const ObjectEnd& end);
-// Decodes the section in the end of a record as decode_commit_record does. Returns nothing if `end`
-// lacks it, or if its own checksum does not match: then the whole record tells what it is.
+// Decodes the section in the end of a record as decode_commit_record does. Does not check the rest
+// of the record. Returns nothing if `end` lacks the section, if its own checksum does not match, or
+// if it cannot be decoded: then the whole record tells why.
 std::optional<Metadata> decode_commit_section(const ObjectEnd& end, const std::string& what, const NeededNames& needed);
 
 }  // namespace cairn

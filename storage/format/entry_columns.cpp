@@ -107,7 +107,7 @@ bool Selection::select(const v1::Metadata& message, bool is_version_1, const Nee
   others.names.reserve(std::min(entries, text_bytes + 1), 8 * text_bytes);
   others.are_bytes.reserve(names_max);
   NameId likely = 0;
-  // In most checkpoints of many names, those of another rank begin in another way.
+  // A name without this beginning needs no look-up.
   const std::vector<std::string>& all_needed = needed.names.all();
   const std::string beginning = all_needed.empty() ? "" : all_needed[0].substr(0, shared_beginning(all_needed));
   columns::visit_names(message.names(), kSectionName, [&](std::string_view name) {

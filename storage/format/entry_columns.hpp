@@ -50,14 +50,14 @@ class EntryColumns {
 class Selection {
  public:
   // Selects what a load needs, puts the needed names into `names` at their places ("" at those of
-  // others), and lists the others. Returns false if a name is missing, or all names below a prefix: then everything is to
-  // be decoded, with another object. Throws kCorrupt.
+  // others), and lists the others. Returns false if a name is missing, or all names below a prefix:
+  // then everything is to be decoded, with another object. Throws kCorrupt.
   bool select(const v1::Metadata& message, bool is_version_1, const NeededNames& needed, NameList& names, OtherEntries& others);
 
   // The entries to decode. The layout of a file follows from all of its items.
   bool has_entry(std::size_t entry) const { return entries_.empty() || entries_[entry]; }
   bool has_file(std::size_t file) const { return files_.empty() || files_[file]; }
-  // By name id: whether the path is decoded; empty: all are, or none if no prefix is needed.
+  // By name id: whether the path is decoded; empty: all are. Not to be used if no prefix is needed.
   const std::vector<bool>& paths() const { return paths_; }
   // Removes the entries that only the layout needed.
   void remove_others(Metadata& metadata) const;

@@ -88,11 +88,11 @@ inline Moved random_moved(Random& random) {
   return moved;
 }
 
-// Returns a random message of the kind at `index` of the variant.
 inline std::shared_ptr<const LoadPlan> random_load_plan_or_none(Random& random) {
   return random.next() % 4 == 0 ? nullptr : std::make_shared<const LoadPlan>(testing::random_load_plan(random));
 }
 
+// Returns a random message of the kind at `index` of the variant.
 inline Message random_body(Random& random, std::size_t index) {
   static_assert(kKinds == 25, "a new message is made here, compared below, and has its round trip");
   switch (index) {

@@ -582,5 +582,5 @@ TEST_CASE("checkpoint writer: its bytes are pinned") {
   // A change of these digests is a change of the format: old checkpoints must still load, and
   // FORMAT.md must say so.
   CHECK(digest_of(data_file_name(0, 0, save.save_id)) == "86291 d319bba16ea68150da9d26e782ce1191c14708811ea35d7737871a9fb668a6da");
-  CHECK(digest_of(kCommitRecordName) == "1819 7e78274d58b258352da7fd89956899d3062244a379b4a0fae04c270950523f8e");
+  CHECK(digest_of(kCommitRecordName) == "1825 3607c9fa3e564ff05e1edeb5563d33525091e80278f506ba33ac00781937388d");
 }

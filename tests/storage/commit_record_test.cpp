@@ -381,20 +381,24 @@ TEST_CASE("a newer format version says so") {
   CHECK(decoding(with_footer([](std::string& footer) { footer[7] = '\x7f'; })).code == ErrorCode::kCorrupt);
 }
 
-TEST_CASE("a record of Cairn's without a file's length, checksum or trailer is refused") {
+TEST_CASE("a record of Cairn's without its head, or a file's length, checksum or trailer, is refused") {
   const auto whole = sample();
   const auto pickle = pickle_torch_metadata(whole, "cairn-" + whole.save_id);
-  const auto record_of = [&](const Metadata& metadata) {
+  const auto record_of = [&](const Metadata& metadata, std::optional<std::size_t> head_bytes = std::nullopt) {
     const auto section = encode_metadata(metadata);
     auto record = pickle + section;
     zip::put_u64(record, pickle.size());
-    zip::put_u64(record, pickle.size() + section.size() - encode_head(metadata).size());
+    zip::put_u64(record, record.size() - 8 - head_bytes.value_or(encode_head(metadata).size()));
     zip::put_u32(record, kFormatVersion);
     record += kCommitMagic;
     zip::put_u32(record, crc32(0, record));
     return record;
   };
   CHECK_FALSE(decoding(record_of(whole)).is_error);
+  CHECK(decoding(record_of(whole, 0)).code == ErrorCode::kCorrupt);  // a head without save id and commit
+  Metadata nameless = whole;
+  nameless.save_id.clear();
+  CHECK(decoding(record_of(nameless)).code == ErrorCode::kCorrupt);
   for (std::size_t file = 0; file < whole.files.size(); ++file)
     for (int field = 0; field < 3; ++field) {
       auto metadata = whole;
