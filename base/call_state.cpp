@@ -39,11 +39,11 @@ const char* to_string(Timer timer) noexcept {
 }
 
 const char* to_string(MessageKind kind) noexcept {
-  static constexpr const char* kNames[] = {
-      "Join",           "Begin",           "LocalSavePlan", "SameSavePlan",   "NeedLocalPlan", "GlobalSavePlan", "UseCachedPlan",
-      "NeedGlobalPlan", "Written",         "LocalLoadPlan", "GlobalLoadPlan", "ReadDone",      "PhaseFailed",    "Outcome",
-      "Cancel",         "CoordinatorDown", "StopPhase",     "PhaseStopped",   "Withdraw",      "Unreadable",     "StatusReply",
-      "StatusRequest",  "FollowOther",     "Progress",      "JobProgress"};
+  static constexpr const char* kNames[] = {"Join",           "Begin",    "LocalSavePlan", "SameSavePlan",    "NeedLocalPlan",
+                                           "GlobalSavePlan", "Written",  "LocalLoadPlan", "GlobalLoadPlan",  "ReadDone",
+                                           "PhaseFailed",    "Outcome",  "Cancel",        "CoordinatorDown", "StopPhase",
+                                           "PhaseStopped",   "Withdraw", "Unreadable",    "StatusReply",     "StatusRequest",
+                                           "FollowOther",    "Progress", "JobProgress"};
   return name_in<MessageKind::kJobProgress>(kNames, kind, "unknown message");
 }
 

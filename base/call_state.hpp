@@ -53,8 +53,6 @@ enum class MessageKind : std::uint8_t {
   kSameSavePlan,
   kNeedLocalPlan,
   kGlobalSavePlan,
-  kUseCachedPlan,
-  kNeedGlobalPlan,
   kWritten,
   kLocalLoadPlan,
   kGlobalLoadPlan,

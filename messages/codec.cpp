@@ -244,17 +244,8 @@ struct Encoder {
   }
   void operator()(const GlobalSavePlan& record) const {
     auto& message = *envelope.mutable_global_save_plan();
+    if (record.part) return cairn::to_proto(*record.part, *message.mutable_part());
     cairn::to_proto(*record.plan, *message.mutable_plan());
-    set_digest(record.digest, message.mutable_digest());
-    message.set_local_plan_kept(record.local_plan_kept);
-  }
-  void operator()(const UseCachedPlan& record) const {
-    auto& message = *envelope.mutable_use_cached_plan();
-    set_digest(record.digest, message.mutable_digest());
-    message.set_local_plan_kept(record.local_plan_kept);
-  }
-  void operator()(const NeedGlobalPlan& record) const {
-    set_digest(record.digest, envelope.mutable_need_global_plan()->mutable_digest());
   }
   void operator()(const Written& record) const { cairn::to_proto(*record.results, *envelope.mutable_written()->mutable_results()); }
   void operator()(const LocalLoadPlan& record) const {
@@ -433,13 +424,9 @@ Message body_of(const v1::Envelope& envelope, SharedNames& seen) {
       return NeedLocalPlan{digest_of(envelope.need_local_plan().digest())};
     case v1::Envelope::kGlobalSavePlan: {
       const auto& message = envelope.global_save_plan();
-      return GlobalSavePlan{std::make_shared<const SavePlan>(cairn::from_proto(message.plan())), digest_of(message.digest()),
-                            message.local_plan_kept()};
+      if (message.has_part()) return GlobalSavePlan{nullptr, std::make_shared<const PlanPart>(cairn::from_proto(message.part()))};
+      return GlobalSavePlan{std::make_shared<const SavePlan>(cairn::from_proto(message.plan())), nullptr};
     }
-    case v1::Envelope::kUseCachedPlan:
-      return UseCachedPlan{digest_of(envelope.use_cached_plan().digest()), envelope.use_cached_plan().local_plan_kept()};
-    case v1::Envelope::kNeedGlobalPlan:
-      return NeedGlobalPlan{digest_of(envelope.need_global_plan().digest())};
     case v1::Envelope::kWritten:
       return Written{std::make_shared<const WriteResults>(cairn::from_proto(envelope.written().results()))};
     case v1::Envelope::kLocalLoadPlan: {

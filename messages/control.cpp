@@ -11,10 +11,9 @@ struct IsForCoordinator {
   template <class T>
   bool operator()(const T&) const {
     return std::is_same_v<T, Join> || std::is_same_v<T, LocalSavePlan> || std::is_same_v<T, SameSavePlan> ||
-           std::is_same_v<T, NeedGlobalPlan> || std::is_same_v<T, Written> || std::is_same_v<T, LocalLoadPlan> ||
-           std::is_same_v<T, ReadDone> || std::is_same_v<T, PhaseFailed> || std::is_same_v<T, Cancel> ||
-           std::is_same_v<T, PhaseStopped> || std::is_same_v<T, Withdraw> || std::is_same_v<T, StatusReply> ||
-           std::is_same_v<T, Progress>;
+           std::is_same_v<T, Written> || std::is_same_v<T, LocalLoadPlan> || std::is_same_v<T, ReadDone> ||
+           std::is_same_v<T, PhaseFailed> || std::is_same_v<T, Cancel> || std::is_same_v<T, PhaseStopped> ||
+           std::is_same_v<T, Withdraw> || std::is_same_v<T, StatusReply> || std::is_same_v<T, Progress>;
   }
 };
 

@@ -1,9 +1,9 @@
 // The messages of a save, a load or an agreement, as plain structs. State machines exchange them,
 // and the codec encodes them.
 //
-//   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan, NeedGlobalPlan,
+//   rank -> coordinator:  Join, LocalSavePlan | SameSavePlan | LocalLoadPlan,
 //                         Written | ReadDone, PhaseFailed, PhaseStopped, Cancel, Withdraw, Progress
-//   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan,
+//   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | GlobalLoadPlan,
 //                         StopPhase, Outcome, CoordinatorDown, Unreadable, JobProgress
 //   when the coordinator is lost:
 //   rank -> successor:    StatusReply
@@ -77,19 +77,10 @@ struct NeedLocalPlan {
   Digest digest{};
 };
 
+// One of the members is null.
 struct GlobalSavePlan {
   std::shared_ptr<const SavePlan> plan;
-  Digest digest{};
-  bool local_plan_kept = false;
-};
-
-struct UseCachedPlan {
-  Digest digest{};
-  bool local_plan_kept = false;
-};
-
-struct NeedGlobalPlan {
-  Digest digest{};
+  std::shared_ptr<const PlanPart> part;
 };
 
 struct Written {
@@ -212,10 +203,9 @@ struct JobProgress {
   Moved slowest{};
 };
 
-using Message =
-    std::variant<Join, Begin, LocalSavePlan, SameSavePlan, NeedLocalPlan, GlobalSavePlan, UseCachedPlan, NeedGlobalPlan, Written,
-                 LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown, StopPhase, PhaseStopped,
-                 Withdraw, Unreadable, StatusReply, StatusRequest, FollowOther, Progress, JobProgress>;
+using Message = std::variant<Join, Begin, LocalSavePlan, SameSavePlan, NeedLocalPlan, GlobalSavePlan, Written, LocalLoadPlan,
+                             GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown, StopPhase, PhaseStopped,
+                             Withdraw, Unreadable, StatusReply, StatusRequest, FollowOther, Progress, JobProgress>;
 
 MessageKind kind_of(const Message& message) noexcept;
 // Returns the name of a message's type, such as "Join".

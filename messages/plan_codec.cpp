@@ -236,6 +236,41 @@ SharedReads shared_of(const v1::SharedReads& message) {
 
 }  // namespace
 
+void to_proto(const PlanPart& part, v1::PlanPart& message) {
+  for (const auto& [begin, items] : part.runs) {
+    message.add_runs(begin);
+    message.add_runs(items);
+  }
+  for (const auto& [item, chunk] : part.chunks) {
+    check_encode(chunk.offsets.size() == chunk.sizes.size(), kSavePlan, "a chunk's offsets and sizes differ in dimensions");
+    message.add_chunk_items(item);
+    message.add_chunk_dims(static_cast<std::uint32_t>(chunk.offsets.size()));
+    add_extents(chunk.offsets, *message.mutable_chunk_extents());
+    add_extents(chunk.sizes, *message.mutable_chunk_extents());
+  }
+  message.set_has_mappings(part.has_mappings);
+  message.set_planner_data(part.planner_data);
+  message.set_storage_data(part.storage_data);
+}
+
+PlanPart from_proto(const v1::PlanPart& message) {
+  check_decode(message.runs_size() % 2 == 0 && message.chunk_items_size() == message.chunk_dims_size(), kSavePlan,
+               "the columns of a part differ in length");
+  PlanPart part;
+  for (int i = 0; i < message.runs_size(); i += 2) part.runs.push_back({message.runs(i), message.runs(i + 1)});
+  columns::ExtentsReader extents(message.chunk_extents(), kSavePlan);
+  for (int i = 0; i < message.chunk_items_size(); ++i) {
+    Box chunk{extents.take(message.chunk_dims(i)), extents.take(message.chunk_dims(i))};
+    check_decode(columns::is_countable(chunk.offsets, chunk.sizes), kSavePlan, "a chunk is too large to count its elements");
+    part.chunks.emplace_back(message.chunk_items(i), std::move(chunk));
+  }
+  extents.check_end();
+  part.has_mappings = message.has_mappings();
+  part.planner_data = message.planner_data();
+  part.storage_data = message.storage_data();
+  return part;
+}
+
 // --- load plans ----------------------------------------------------------------------------------
 
 void to_proto(const LoadPlan& plan, v1::LoadPlan& message) {

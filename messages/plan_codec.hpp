@@ -38,6 +38,9 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message);
 SavePlan from_proto(const v1::SavePlan& message, SharedNames& seen);
 SavePlan from_proto(const v1::SavePlan& message);
 
+void to_proto(const PlanPart& part, v1::PlanPart& message);
+PlanPart from_proto(const v1::PlanPart& message);
+
 void to_proto(const LoadPlan& plan, v1::LoadPlan& message);
 LoadPlan from_proto(const v1::LoadPlan& message);
 

@@ -11,7 +11,69 @@ bool is_short_text(std::string_view text) {
   return text.size() <= 7 && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
+// Adds an item of the local plan to the runs.
+void add_item(std::size_t item, std::vector<PlanPart::Run>& runs) {
+  if (runs.empty() || runs.back().begin + runs.back().items != item) runs.push_back({static_cast<std::uint32_t>(item), 0});
+  ++runs.back().items;
+}
+
 }  // namespace
+
+std::optional<PlanPart> part_of_plan(const SavePlan& local, const SavePlan& part) {
+  if (part.items.size() > local.items.size()) return std::nullopt;
+  PlanPart found{{}, {}, !part.mappings->empty(), part.planner_data, part.storage_data};
+  const bool has_same_names = part.names.shares_with(local.names);
+  if (found.has_mappings && !(has_same_names && part.mappings == local.mappings)) return std::nullopt;
+  const auto is_same = [&](const WriteItem& a, const WriteItem& b) {
+    return a.type == b.type && (has_same_names ? a.name == b.name : local.names[a.name] == part.names[b.name]) &&
+           a.size == b.size && a.properties == b.properties && a.per_rank == b.per_rank && a.frozen == b.frozen;
+  };
+  // A part has tensors before bytes objects, both in the order of the local plan: the search begins
+  // once more at the first item.
+  std::size_t next = 0;
+  bool is_second_pass = false;
+  for (std::size_t i = 0; i < part.items.size(); ++i, ++next) {
+    while (next == local.items.size() || !is_same(local.items[next], part.items[i])) {
+      if (next < local.items.size()) {
+        ++next;
+        continue;
+      }
+      if (is_second_pass) return std::nullopt;
+      is_second_pass = true;
+      next = 0;
+    }
+    add_item(next, found.runs);
+    if (part.items[i].chunk != local.items[next].chunk)
+      found.chunks.emplace_back(static_cast<std::uint32_t>(i), part.items[i].chunk);
+  }
+  return found;
+}
+
+std::optional<SavePlan> plan_of_part(const SavePlan& local, const PlanPart& part) {
+  SavePlan plan;
+  plan.names = local.names;
+  if (part.has_mappings) plan.mappings = local.mappings;
+  plan.planner_data = part.planner_data;
+  plan.storage_data = part.storage_data;
+  std::size_t items = 0;
+  for (const auto& [begin, count] : part.runs) {
+    if (begin > local.items.size() || count > local.items.size() - begin) return std::nullopt;
+    items += count;
+    if (items > local.items.size()) return std::nullopt;
+  }
+  plan.items.reserve(items);
+  for (const auto& [begin, count] : part.runs)
+    for (std::size_t i = begin; i < std::size_t{begin} + count; ++i) {
+      plan.items.push_back(local.items[i]);
+      if (local.items[i].type != WriteItemType::kByteIO) plan.items.back().content_hash = 0;
+    }
+  for (const auto& [item, chunk] : part.chunks) {
+    const std::size_t dims = item < items ? plan.items[item].size.size() : 0;
+    if (item >= items || chunk.offsets.size() != dims || chunk.sizes.size() != dims) return std::nullopt;
+    plan.items[item].chunk = chunk;
+  }
+  return plan;
+}
 
 std::uint64_t hash_of_short_text(std::string_view text) noexcept {
   if (!is_short_text(text)) return 0;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <cairn/base/copy_on_write.hpp>
@@ -75,6 +76,26 @@ struct SavePlan {
   std::string planner_data;
   std::string storage_data;
 };
+
+// A rank's part of the global plan, as what it takes over from the rank's local plan. Most parts
+// are nothing else, and the rank has its local plan.
+struct PlanPart {
+  struct Run {
+    std::uint32_t begin = 0;  // an item of the local plan
+    std::uint32_t items = 0;  // how many, from there on
+  };
+  std::vector<Run> runs;                              // in the order of the part
+  std::vector<std::pair<std::uint32_t, Box>> chunks;  // those items of the part that have another chunk; ascending
+  bool has_mappings = false;                          // those of the local plan; else none
+  std::string planner_data;
+  std::string storage_data;
+};
+
+// Returns what `part` takes over from `local`; nothing if it has anything of its own. Passes over
+// the content hashes of tensors, which have served their purpose.
+std::optional<PlanPart> part_of_plan(const SavePlan& local, const SavePlan& part);
+// Returns the plan of such a part; nothing if it cannot be one of `local`.
+std::optional<SavePlan> plan_of_part(const SavePlan& local, const PlanPart& part);
 
 // Returns whether any tensor of the plan has a content hash.
 bool has_tensor_hashes(const SavePlan& plan) noexcept;

@@ -246,8 +246,7 @@ struct Noticing {
       for (const auto& event : events) {
         if (event.kind != EventKind::kSent || event.peer < 0) continue;
         const bool is_again = event.is(MessageKind::kJoin) && ++joins[event.peer] > 1;
-        if (is_again || event.is(MessageKind::kNeedLocalPlan) || event.is(MessageKind::kNeedGlobalPlan))
-          seen[*event.as<MessageKind>()].insert(rank);
+        if (is_again || event.is(MessageKind::kNeedLocalPlan)) seen[*event.as<MessageKind>()].insert(rank);
       }
     }
     for (const auto& [kind, who] : seen)

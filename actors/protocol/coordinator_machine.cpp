@@ -55,20 +55,6 @@ void CoordinatorMachine::receive(int from, const SameSavePlan& message) {
   take_local_plan(from, std::move(plan));
 }
 
-void CoordinatorMachine::receive(int from, const NeedGlobalPlan& message) {
-  if (state_ != State::kMoving || answered_.count(from) != 0 || operation() != Operation::kSave ||
-      global_digests_[static_cast<std::size_t>(from)] != message.digest)
-    return ignore("NeedGlobalPlan out of turn");
-  kept_[from].global_plan.reset();
-  send_global_plan(from);
-}
-
-void CoordinatorMachine::send_global_plan(int rank) {
-  const auto index = static_cast<std::size_t>(rank);
-  kept_[rank].global_plan = global_digests_[index];
-  send(rank, GlobalSavePlan{global_save_plans_[index], global_digests_[index], true});
-}
-
 // --- calls that end on one rank ------------------------------------------------------------------
 
 void CoordinatorMachine::receive(int from, const Cancel& message) {

@@ -75,8 +75,6 @@ struct CoordinatedCall {
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
   std::vector<std::string> metadata_save_ids_;
-  std::vector<std::shared_ptr<const SavePlan>> global_save_plans_;
-  std::vector<Digest> global_digests_;
   Digest planned_of_{};  // see KeptGlobalPlans::of
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
@@ -105,8 +103,7 @@ class CoordinatorMachine : private CoordinatedCall {
   // State kept about one rank between attempts.
   struct Kept {
     KeptPlan local_plan;
-    std::optional<Digest> global_plan;  // the digest of the plan that was last sent to the rank
-    std::uint64_t ended_ticket = 0;     // the rank's calls up to this ticket have ended
+    std::uint64_t ended_ticket = 0;  // the rank's calls up to this ticket have ended
   };
   struct Ended {
     std::uint64_t counter = 0;             // 0: the call failed while the ranks joined
@@ -144,7 +141,6 @@ class CoordinatorMachine : private CoordinatedCall {
   void receive(int from, const LocalSavePlan& plan);
   void receive(int from, const SameSavePlan& same);
   void receive(int from, const LocalLoadPlan& plan);
-  void receive(int from, const NeedGlobalPlan& need);
   void receive(int from, const Written& written);
   void receive(int from, const ReadDone& done);
   void receive(int from, const PhaseFailed& failed);
@@ -190,7 +186,6 @@ class CoordinatorMachine : private CoordinatedCall {
   void plan_globally();
   void plan_load_globally();
   void start_moving();
-  void send_global_plan(int rank);
   void publish();
   void settle(bool given_up, std::optional<Committed> committed);
   void ask_for_end(int rank);

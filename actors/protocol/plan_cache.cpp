@@ -1,7 +1,6 @@
 #include <cairn/actors/protocol/plan_cache.hpp>
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace cairn::protocol {
 namespace {
@@ -33,22 +32,6 @@ std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, 
     const bool is_bytes = is_bytes_object(item);
     item.content_hash = with_tensors || is_bytes ? *hash++ : 0;
     if (is_bytes) item.content_bytes = *size++;
-  }
-  return plan;
-}
-
-std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const SavePlan& local) {
-  if (std::none_of(kept->items.begin(), kept->items.end(), is_bytes_object)) return kept;
-  std::unordered_map<std::string_view, const WriteItem*> own;
-  for (const auto& item : local.items)
-    if (is_bytes_object(item)) own.emplace(local.names[item.name], &item);
-  auto plan = std::make_shared<SavePlan>(*kept);
-  for (auto& item : plan->items) {
-    if (!is_bytes_object(item)) continue;
-    const auto found = own.find(plan->names[item.name]);
-    if (found == own.end()) return nullptr;
-    item.content_hash = found->second->content_hash;
-    item.content_bytes = found->second->content_bytes;
   }
   return plan;
 }

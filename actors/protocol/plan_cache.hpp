@@ -1,6 +1,6 @@
-// Keeps the save plan of the last attempt: a rank its part of the global plan, the coordinator the
-// local plan of each rank and the global plans. A repeated save then sends a digest, with the hash
-// and size of each bytes object, instead of a plan, and the hash of each tensor if those are
+// The coordinator keeps the save plans of the last attempt: the local plan of each rank and the
+// global plans. A rank whose plan is the same in the next save sends a digest, with the hash and
+// size of each bytes object, instead of the plan, and the hash of each tensor if those are
 // compared. Plans contain no save id, so a digest may stay the same from save to save. A digest
 // does not cover hashes and sizes of bytes objects, which change more often: `refreshed` puts those
 // of the current attempt into a kept plan.
@@ -23,12 +23,12 @@ struct KeptPlan {
   std::shared_ptr<const SavePlan> find(const Digest& of) const { return of == digest ? plan : nullptr; }
 };
 
-// The global plans of a save. Hashes and sizes of bytes objects are those of that save: each rank
-// puts its own into its part.
+// The global plans of a save. Hashes and sizes of bytes objects are those of that save; ranks have
+// their own.
 struct KeptGlobalPlans {
   Digest of{};                                         // the digest of the digests of the local plans
   std::vector<std::shared_ptr<const SavePlan>> plans;  // by rank; empty: none
-  std::vector<Digest> digests;                         // likewise
+  std::vector<std::shared_ptr<const PlanPart>> parts;  // likewise; null: the plan is no part of the local one
 };
 
 // The hashes and sizes that a digest does not cover, as columns in the order of the plan: one entry
@@ -43,9 +43,5 @@ ContentColumns content_of(const SavePlan& plan);
 // too many entries.
 std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const std::vector<std::uint64_t>& hashes,
                                           const std::vector<std::uint64_t>& bytes);
-
-// Returns `kept`, a global plan, with the hashes and sizes that `local` has for the same names;
-// null if a bytes object of `kept` is not in `local`.
-std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const SavePlan& local);
 
 }  // namespace cairn::protocol

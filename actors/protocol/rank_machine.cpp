@@ -80,18 +80,6 @@ void RankMachine::receive(const NeedLocalPlan& need) {
   wait_for_coordinator(2 * options_.phase_deadline);
 }
 
-void RankMachine::receive(const UseCachedPlan& message) {
-  if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("UseCachedPlan out of turn");
-  auto plan = global_plan_.find(message.digest);
-  if (plan) plan = refreshed(std::move(plan), *local_plan_);
-  if (!plan) {
-    send(NeedGlobalPlan{message.digest});
-    wait_for_coordinator(options_.phase_deadline);
-    return;
-  }
-  receive(GlobalSavePlan{std::move(plan), message.digest, message.local_plan_kept});
-}
-
 void RankMachine::receive(const CoordinatorDown& down) {
   // The call has not begun, so join again: a new coordinator actor may have replaced the dead one.
   // If none has, the answer is CoordinatorDown again.

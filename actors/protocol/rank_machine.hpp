@@ -125,7 +125,6 @@ class RankMachine : private CallOnRank {
   void receive(const Begin& begin);
   void receive(const NeedLocalPlan& need);
   void receive(const GlobalSavePlan& plan);
-  void receive(const UseCachedPlan& cached);
   void receive(const GlobalLoadPlan& plan);
   void receive(const Outcome& outcome) { end(outcome); }
   void receive(const CoordinatorDown& down);
@@ -213,7 +212,6 @@ class RankMachine : private CallOnRank {
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, Digest> kept_by_coordinator_;  // by coordinator: the digest of the local plan that it said it keeps
-  KeptPlan global_plan_;
 };
 
 }  // namespace cairn::protocol

@@ -111,21 +111,17 @@ void CoordinatorMachine::plan_globally() {
 void CoordinatorMachine::ended(const GlobalSavePlans& made) {
   if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);  // cancelled meanwhile
   metadata_ = made.metadata;
-  global_save_plans_ = made.plans;
-  if (made.plans == last_global_.plans) {
-    global_digests_ = last_global_.digests;
-  } else {
-    global_digests_.clear();
-    for (const auto& plan : made.plans) global_digests_.push_back(plan_digest(*plan));
-    last_global_ = {planned_of_, made.plans, global_digests_};
+  if (made.plans != last_global_.plans) {
+    last_global_ = {planned_of_, made.plans, {}};
+    for (std::size_t rank = 0; rank < made.plans.size(); ++rank) {
+      auto part = part_of_plan(*local_save_plans_[rank], *made.plans[rank]);
+      last_global_.parts.push_back(part ? std::make_shared<const PlanPart>(*std::move(part)) : nullptr);
+    }
   }
   start_moving();
   for (const auto& [rank, join] : joins_) {
-    const Digest& digest = global_digests_[static_cast<std::size_t>(rank)];
-    if (kept_[rank].global_plan == digest)
-      send(rank, UseCachedPlan{digest, true});
-    else
-      send_global_plan(rank);
+    const auto& part = last_global_.parts[static_cast<std::size_t>(rank)];
+    send(rank, GlobalSavePlan{part ? nullptr : made.plans[static_cast<std::size_t>(rank)], part});
   }
 }
 
@@ -139,11 +135,14 @@ void CoordinatorMachine::start_moving() {
 
 void RankMachine::receive(const GlobalSavePlan& message) {
   if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("GlobalSavePlan out of turn");
-  if (message.local_plan_kept) kept_by_coordinator_[call_.coordinator_rank] = local_digest_;
-  global_plan_ = {message.digest, message.plan};
+  auto plan = message.plan;
+  if (message.part)
+    if (auto made = plan_of_part(*local_plan_, *message.part)) plan = std::make_shared<const SavePlan>(*std::move(made));
+  if (!plan) return ignore("GlobalSavePlan of another local plan");
+  kept_by_coordinator_[call_.coordinator_rank] = local_digest_;
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   become(State::kMoving);
-  outstanding_ = run(Write{message.plan});
+  outstanding_ = run(Write{std::move(plan)});
 }
 
 void RankMachine::ended(const Written& written) { report_end_of_phase(State::kReported, written); }
@@ -161,7 +160,6 @@ void CoordinatorMachine::publish() {
   become(State::kFinishing);
   // No rank asks for a plan any more. The plan cache keeps what the next save may have again.
   local_save_plans_.clear();
-  global_save_plans_.clear();
   start_timer(options_.phase_deadline);
   run(Finish{metadata_, std::make_shared<std::vector<WriteResults>>(std::move(results_))});
 }

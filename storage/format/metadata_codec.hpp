@@ -35,7 +35,8 @@ EncodedEntries encode_entries(const Metadata& metadata);
 // Adds what differs: of `metadata`, uses all but entries and paths.
 Bytes encode_section(const EncodedEntries& entries, const Metadata& metadata);
 
-// Returns the end of the encoded metadata: a section with the save id and the commit alone.
+// Returns the end of the encoded metadata, which in a record only the checksum follows: a section
+// with the save id and the commit alone.
 Bytes encode_head(const Metadata& metadata);
 // Returns the last field of a section in a record: a checksum of the section before it and of the
 // footer before its CRC-32.

@@ -154,7 +154,7 @@ TEST_CASE("a warm plan cache carries the content of bytes objects of the save at
   }
   const std::string trace = world.runtime(1).dump_trace();
   CHECK(trace.find("supervisor sent SameSavePlan to rank 0") != std::string::npos);
-  CHECK(trace.find("supervisor handled UseCachedPlan from rank 0") != std::string::npos);
+  CHECK(trace.find("supervisor handled GlobalSavePlan from rank 0") != std::string::npos);
 }
 
 TEST_CASE("with more plans than the cache keeps every rank gets its own plan") {

@@ -43,7 +43,7 @@ class Case:
 # The points of a call that every rank passes, with how often it has passed them before, and whether its part is done by then. Of a
 # save, the second one: rank, coordinator and store know their way. Of a load, the second one after a save.
 SAVE_POINTS = [("receive:Begin", 1, False), ("hook:create_local_plan", 1, False), ("send:SameSavePlan", 0, False),
-               ("receive:UseCachedPlan", 0, False), ("hook:write_data", 1, False), ("store:sync", 1, False),
+               ("receive:GlobalSavePlan", 1, False), ("hook:write_data", 1, False), ("store:sync", 1, False),
                ("send:Written", 1, False), ("receive:Outcome", 1, True)]
 LOAD_POINTS = [("receive:Begin", 2, False), ("hook:read_metadata", 1, False), ("send:LocalLoadPlan", 1, False),
                ("receive:GlobalLoadPlan", 1, False), ("hook:read_data", 1, False), ("send:ReadDone", 1, False),

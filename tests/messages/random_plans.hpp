@@ -60,6 +60,34 @@ inline SavePlan random_save_plan(Random& random) {
   return plan;
 }
 
+inline PlanPart random_part(Random& random) {
+  PlanPart part;
+  for (std::uint64_t i = random.next() % 5; i > 0; --i)
+    part.runs.push_back({static_cast<std::uint32_t>(random.next()), static_cast<std::uint32_t>(random.next())});
+  for (std::uint64_t i = random.next() % 3; i > 0; --i) {
+    const std::size_t dims = random.next() % 7;
+    part.chunks.emplace_back(static_cast<std::uint32_t>(random.next()),
+                             Box{random_extents(random, dims, 100), random_extents(random, dims, 100)});
+  }
+  part.has_mappings = random.next() % 2 == 0;
+  part.planner_data = random_text(random, 20);
+  part.storage_data = random_text(random, 20);
+  return part;
+}
+
+inline void check_equal(const PlanPart& a, const PlanPart& b) {
+  const auto numbers = [](const PlanPart& part) {
+    std::vector<std::uint32_t> all;
+    for (const auto& [begin, items] : part.runs) all.insert(all.end(), {begin, items});
+    return all;
+  };
+  CHECK(numbers(a) == numbers(b));
+  CHECK((a.chunks == b.chunks));
+  CHECK(a.has_mappings == b.has_mappings);
+  CHECK(a.planner_data == b.planner_data);
+  CHECK(a.storage_data == b.storage_data);
+}
+
 inline void check_equal(const SavePlan& a, const SavePlan& b) {
   CHECK(plan_digest(a) == plan_digest(b));
   CHECK(a.names.all() == b.names.all());

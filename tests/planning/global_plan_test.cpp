@@ -1,6 +1,7 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -533,6 +534,80 @@ TEST_CASE("the same plans give the same result, whatever the values of bytes obj
         CHECK(std::get<TensorStorageMetadata>(again.metadata.state_dict_metadata[i].second).chunks == tensor->chunks);
     }
   }
+}
+
+TEST_CASE("a rank's part of the global plan follows from its local plan") {
+  for (const int ranks : {1, 2, 5}) {
+    const auto locals = plans_of(ranks, [&](SavePlan& plan, int rank) {
+      add_bytes(plan, "step");
+      add_tensor(plan, "replicated and split", {4096, 1024});
+      add_tensor(plan, "replicated", {3});
+      add_bytes(plan, "of rank " + std::to_string(rank), 7, 3);
+      add_shard(plan, "sharded", {4 * ranks, 5}, {{4 * rank, 0}, {4, 5}});
+      add_tensor(plan, "of rank " + std::to_string(rank) + " alone", {2, 2});
+      plan.items.back().content_hash = 9;
+      plan.mappings.edit().emplace_back(0, Path{"step"});
+      plan.planner_data = "planner";
+    });
+    const GlobalSavePlan global = create_global_save_plan(locals);
+    for (std::size_t rank = 0; rank < locals.size(); ++rank) {
+      const auto part = part_of_plan(locals[rank], global.plans[rank]);
+      REQUIRE(part.has_value());
+      CHECK(part->runs.size() <= 5);
+      const auto plan = plan_of_part(locals[rank], *part);
+      REQUIRE(plan.has_value());
+      CHECK(plan_digest(*plan) == plan_digest(global.plans[rank]));
+      CHECK_FALSE(has_tensor_hashes(*plan));
+      for (const WriteItem& item : plan->items)
+        if (item.type == WriteItemType::kByteIO) CHECK(item.content_bytes == (plan->names[item.name] == "step" ? 10 : 3));
+    }
+  }
+}
+
+TEST_CASE("a plan that adds to the local one is no part of it, and no part takes more than there is") {
+  SavePlan local;
+  add_tensor(local, "a", {2, 2});
+  add_tensor(local, "b", {2, 2});
+  local.mappings.edit().emplace_back(0, Path{"a"});
+  CHECK(part_of_plan(local, local)->has_mappings);
+  const std::function<void(SavePlan&)> additions[] = {
+      [](SavePlan& plan) {
+        add_tensor(plan, "c", {2, 2});
+      },
+      [](SavePlan& plan) { plan.items.push_back(plan.items[1]); },
+      [](SavePlan& plan) {
+        plan.items[0].size = {2, 3};
+      },
+      [](SavePlan& plan) { plan.items[0].properties.dtype = DType::kFloat64; },
+      [](SavePlan& plan) { plan.items[0].frozen = true; },
+      [](SavePlan& plan) { plan.items[0].type = WriteItemType::kShard; },
+      [](SavePlan& plan) { plan.mappings.edit()[0].second = Path{"other"}; },
+  };
+  for (const auto& add : additions) {
+    SavePlan plan = local;
+    add(plan);
+    CHECK_FALSE(part_of_plan(local, plan).has_value());
+  }
+  CHECK_FALSE(part_of_plan({}, local).has_value());
+  CHECK(plan_of_part(local, *part_of_plan(local, {}))->items.empty());
+
+  PlanPart part;
+  part.runs = {{1, 1}, {0, 1}};
+  part.chunks = {{1, {{1, 0}, {1, 2}}}};
+  const auto plan = plan_of_part(local, part);
+  REQUIRE(plan.has_value());
+  CHECK(plan->names[plan->items[0].name] == "b");
+  CHECK(plan->items[1].chunk == Box{{1, 0}, {1, 2}});
+  for (const std::vector<PlanPart::Run>& runs :
+       {std::vector<PlanPart::Run>{{2, 1}}, {{0, 3}}, {{3, 0}}, {{0, 2}, {0, 1}}, {{1, 0xffffffff}}, {{0xffffffff, 1}}}) {
+    part.runs = runs;
+    CHECK_FALSE(plan_of_part(local, part).has_value());
+  }
+  part.runs = {{0, 2}};
+  part.chunks = {{2, {{1, 0}, {1, 2}}}};
+  CHECK_FALSE(plan_of_part(local, part).has_value());
+  part.chunks = {{0, {{1}, {1}}}};
+  CHECK_FALSE(plan_of_part(local, part).has_value());
 }
 
 TEST_CASE("ranks may list names in any order") {

@@ -95,8 +95,10 @@ TEST_CASE("a coordinator keeps the global plans until the next save has others")
       const auto local = plan_of(rank);
       effects = coordinator.receive(rank, LocalSavePlan{local, plan_digest(*local)});
     }
-    for (const auto& [rank, message] : sent<protocol::GlobalSavePlan>(coordinator.run_tasks(std::move(effects))))
-      plans.push_back(message.plan);
+    const RunTask task = all_of<RunTask>(effects).at(0);
+    const auto made = std::get<GlobalSavePlans>(answer_to(task, 0));
+    plans.assign(made.plans.begin(), made.plans.end());
+    coordinator.step(TaskEnded{task.sequence, made});
   }
   REQUIRE(plans.size() == 2);
   coordinator.written(0);
@@ -151,20 +153,32 @@ TEST_CASE("hashes of tensors follow a kept plan from save to save, and go when a
   CHECK_FALSE(refreshed(tensor, {6, 7}, {}));
 }
 
-TEST_CASE("a global plan is sent whole until the rank has kept it") {
+TEST_CASE("a global plan is sent whole only if it is no part of the local one") {
   CoordinatorSteps coordinator(2);
-  coordinator.plan(1);
-  coordinator.written(0);
-  coordinator.run_tasks(coordinator.written(1));
-  // The second save sends only the digest.
-  const auto cached = sent<UseCachedPlan>(coordinator.plan(2));
-  REQUIRE(cached.size() == 2);
-  const Digest digest = cached[1].second.digest;
-  CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{Digest{}})));  // not the digest that was sent to rank 1
-  const auto whole = only<protocol::GlobalSavePlan>(coordinator.receive(1, NeedGlobalPlan{digest}), 1);
-  CHECK(whole.digest == digest);
-  coordinator.written(1);
-  CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{digest})));
+  const auto plans_sent = [&](std::uint64_t ticket, auto change) {
+    coordinator.join(ticket);
+    Effects effects;
+    for (int rank = 0; rank < 2; ++rank)
+      effects = coordinator.receive(rank, LocalSavePlan{plan_of(rank), plan_digest(*plan_of(rank))});
+    const RunTask task = all_of<RunTask>(effects).at(0);
+    SavePlan changed = *plan_of(1);
+    change(changed);
+    const GlobalSavePlans made{{plan_of(0), std::make_shared<SavePlan>(changed)}, std::make_shared<Metadata>()};
+    const auto sent_plans = sent<protocol::GlobalSavePlan>(coordinator.step(TaskEnded{task.sequence, made}));
+    REQUIRE(sent_plans.size() == 2);
+    CHECK(sent_plans[0].second.part);
+    coordinator.written(0);
+    coordinator.run_tasks(coordinator.written(1));
+    return sent_plans[1].second;
+  };
+  const auto part = plans_sent(1, [](SavePlan& plan) { plan.items.erase(plan.items.begin()); });
+  CHECK_FALSE(part.plan);
+  REQUIRE(part.part);
+  CHECK(plan_of_part(*plan_of(1), *part.part)->items.size() == 1);
+  const auto whole = plans_sent(2, [](SavePlan& plan) { plan.items.push_back(plan.items[0]); });
+  CHECK_FALSE(whole.part);
+  REQUIRE(whole.plan);
+  CHECK(whole.plan->items.size() == 3);
 }
 
 TEST_CASE("a coordinator offers its last global plans for local plans with the same digests, and no others") {
@@ -187,7 +201,7 @@ TEST_CASE("a coordinator offers its last global plans for local plans with the s
     GlobalSavePlans made{request.last, std::make_shared<Metadata>()};
     if (made.plans.empty()) made = std::get<GlobalSavePlans>(answer_to(task, 0));
     effects = coordinator.step(TaskEnded{task.sequence, made});
-    CHECK(sent<UseCachedPlan>(effects).size() == (request.last.empty() ? 0 : 2));
+    CHECK(sent<protocol::GlobalSavePlan>(effects).size() == 2);
     coordinator.written(0);
     coordinator.run_tasks(coordinator.written(1));
     return !request.last.empty();

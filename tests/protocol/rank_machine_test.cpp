@@ -62,9 +62,7 @@ TEST_CASE("a message that cannot be sent or read fails its rank, with one text")
 TEST_CASE("a kept local plan is sent as its digest, and whole on request") {
   RankSteps rank;
   REQUIRE(sent<LocalSavePlan>(rank.plan(1)).size() == 1);
-  const auto plan = plan_of(1);
-  const Digest digest = plan_digest(*plan);
-  auto effects = rank.run_tasks(rank.receive(protocol::GlobalSavePlan{plan, digest, true}));
+  auto effects = rank.run_tasks(rank.receive(protocol::GlobalSavePlan{plan_of(1), nullptr}));
   CHECK(sent<Written>(effects).size() == 1);
   rank.run_tasks(rank.receive(Told{1, {}, Committed::kYes, "id"}));
 
@@ -73,11 +71,28 @@ TEST_CASE("a kept local plan is sent as its digest, and whole on request") {
   const auto whole = sent<LocalSavePlan>(rank.receive(NeedLocalPlan{named.digest}));
   REQUIRE(whole.size() == 1);
   CHECK(whole[0].second.digest == named.digest);
-  // The coordinator lost this plan and does not say that it keeps the new one, so the rank sends
-  // the next plan whole.
-  rank.run_tasks(rank.receive(protocol::GlobalSavePlan{plan, digest, false}));
-  rank.run_tasks(rank.receive(Told{2, {}, Committed::kYes, "id"}));
+  // The save ends before the coordinator has planned with it: the rank sends the next plan whole.
+  Told outcome{2, {}, Committed::kNo, "id"};
+  outcome.failures.emplace(0, failure_on(0, "planner"));
+  rank.run_tasks(rank.receive(outcome));
   CHECK(sent<LocalSavePlan>(rank.plan(3, 3)).size() == 1);
+}
+
+TEST_CASE("a rank writes the part of its local plan that it is told") {
+  RankSteps rank;
+  rank.plan(1);
+  auto part = std::make_shared<PlanPart>();
+  part->runs = {{2, 1}};  // it has two items
+  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{nullptr, part})));
+  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{})));
+  part = std::make_shared<PlanPart>();
+  part->runs = {{1, 1}};
+  part->storage_data = "to file 1";
+  const RunTask task = all_of<RunTask>(rank.receive(protocol::GlobalSavePlan{nullptr, part})).at(0);
+  const SavePlan& plan = *std::get<Write>(task.task).plan;
+  REQUIRE(plan.items.size() == 1);
+  CHECK(plan.names[plan.items[0].name] == plan_of(1)->names[plan_of(1)->items[1].name]);
+  CHECK(plan.storage_data == "to file 1");
 }
 
 // --- stopping ------------------------------------------------------------------------------------

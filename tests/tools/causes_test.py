@@ -66,8 +66,8 @@ FAILURES = {
         "drop-link=0@send:Written,rank=%d,nth=2",
         [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in write: .*the connection to rank {rank} at .* was closed", r"it was cut off: it went on.*its last event before that was at"]),
     "exception_in_an_actor": in_save(
-        "throw@receive:UseCachedPlan,rank=%d",
-        [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in write", r"its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault"],
+        "throw@receive:GlobalSavePlan,rank=%d,nth=2",
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in write", r"its supervisor ended while it handled GlobalSavePlan from rank 0: .*InjectedFault"],
         never=["no hook was running", "did nothing about it"]),
     "exception_in_a_hook": in_save(
         "throw@hook:begin,rank=%d,nth=2",

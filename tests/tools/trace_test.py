@@ -390,12 +390,12 @@ class HeldUpSender(TraceTest):
 
 
 class HeldUpReceiver(TraceTest):
-    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "delay=1500ms@receive:UseCachedPlan,rank=2"]))
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "delay=1500ms@receive:GlobalSavePlan,rank=2,nth=2"]))
 
     def test_the_delay_is_charged_to_the_receiver(self):
         self.check_says(self.summary(), "waited for rank 2 in write", "write: slowest rank 2 ",
-                        "longest +rank 2 held up before it acted on UseCachedPlan from rank 0",
-                        "notice +rank 2 acted on UseCachedPlan from rank 0 .* after it received it")
+                        "longest +rank 2 held up before it acted on GlobalSavePlan from rank 0",
+                        "notice +rank 2 acted on GlobalSavePlan from rank 0 .* after it received it")
 
 
 class KilledAfterItsPart(TraceTest):
@@ -421,11 +421,11 @@ class KilledAfterItsPart(TraceTest):
 
 
 class EndedSupervisor(TraceTest):
-    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "throw@receive:UseCachedPlan,rank=1"]))
+    launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "throw@receive:GlobalSavePlan,rank=1,nth=2"]))
 
     def test_the_message_that_it_handled_and_the_exception_are_named(self):
         self.check_says(self.summary(), "failed +rank 1 ([(]process [^)]*[)] )?lost in write",
-                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault")
+                        "where +rank 1: its supervisor ended while it handled GlobalSavePlan from rank 0: .*InjectedFault")
         self.assertIn("InjectedFault", self.tell("messages", self.recording.traces, "--grep", "InjectedFault", "--rank", "1"))
 
     def test_the_rank_s_own_report_has_the_phase_and_the_exception(self):
@@ -435,7 +435,7 @@ class EndedSupervisor(TraceTest):
     def test_the_reports_of_one_call_are_read_together(self):
         self.assertEqual(len(glob.glob(os.path.join(self.recording.run, "failure-*", "report.txt"))), 2, "rank 1 did not learn the outcome")
         self.check_says(self.summary(self.recording.run), "failed +rank 1 ([(]process [^)]*[)] )?lost in write",
-                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0", "4 of 4 ranks")
+                        "where +rank 1: its supervisor ended while it handled GlobalSavePlan from rank 0", "4 of 4 ranks")
 
 
 class KilledBeforeTheCall(TraceTest):
