@@ -425,6 +425,7 @@ Message body_of(const v1::Envelope& envelope, SharedNames& seen) {
     case v1::Envelope::kGlobalSavePlan: {
       const auto& message = envelope.global_save_plan();
       if (message.has_part()) return GlobalSavePlan{nullptr, std::make_shared<const PlanPart>(cairn::from_proto(message.part()))};
+      check(message.has_plan(), "a global plan is missing");
       return GlobalSavePlan{std::make_shared<const SavePlan>(cairn::from_proto(message.plan())), nullptr};
     }
     case v1::Envelope::kWritten:

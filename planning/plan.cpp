@@ -43,7 +43,7 @@ std::optional<PlanPart> part_of_plan(const SavePlan& local, const SavePlan& part
       next = 0;
     }
     add_item(next, found.runs);
-    if (part.items[i].chunk != local.items[next].chunk)
+    if (part.items[i].type != WriteItemType::kByteIO && part.items[i].chunk != local.items[next].chunk)
       found.chunks.emplace_back(static_cast<std::uint32_t>(i), part.items[i].chunk);
   }
   return found;

@@ -92,7 +92,8 @@ struct PlanPart {
 };
 
 // Returns what `part` takes over from `local`; nothing if it has anything of its own. Passes over
-// the content hashes of tensors, which have served their purpose.
+// content hashes and sizes: those of the tensors have served their purpose, and the rank has those
+// of its bytes objects.
 std::optional<PlanPart> part_of_plan(const SavePlan& local, const SavePlan& part);
 // Returns the plan of such a part; nothing if it cannot be one of `local`.
 std::optional<SavePlan> plan_of_part(const SavePlan& local, const PlanPart& part);

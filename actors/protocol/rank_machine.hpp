@@ -211,7 +211,7 @@ class RankMachine : private CallOnRank {
   std::deque<EndedCall> ended_;
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
-  std::map<int, Digest> kept_by_coordinator_;  // by coordinator: the digest of the local plan that it said it keeps
+  std::map<int, Digest> kept_by_coordinator_;  // by coordinator: the digest of the local plan that it keeps
 };
 
 }  // namespace cairn::protocol

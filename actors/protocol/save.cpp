@@ -138,7 +138,13 @@ void RankMachine::receive(const GlobalSavePlan& message) {
   auto plan = message.plan;
   if (message.part)
     if (auto made = plan_of_part(*local_plan_, *message.part)) plan = std::make_shared<const SavePlan>(*std::move(made));
-  if (!plan) return ignore("GlobalSavePlan of another local plan");
+  if (!plan) {
+    PeerDown unreadable;
+    unreadable.rank = call_.coordinator_rank;
+    unreadable.code = ErrorCode::kCorrupt;
+    unreadable.why = "its GlobalSavePlan is not of this rank's local plan";
+    return fail_to_talk(unreadable);
+  }
   kept_by_coordinator_[call_.coordinator_rank] = local_digest_;
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   become(State::kMoving);
@@ -158,7 +164,7 @@ void CoordinatorMachine::receive(int from, const Written& message) {
 
 void CoordinatorMachine::publish() {
   become(State::kFinishing);
-  // No rank asks for a plan any more. The plan cache keeps what the next save may have again.
+  // The plan cache keeps what the next save may have again.
   local_save_plans_.clear();
   start_timer(options_.phase_deadline);
   run(Finish{metadata_, std::make_shared<std::vector<WriteResults>>(std::move(results_))});

@@ -129,8 +129,8 @@ TEST_CASE("a failure map names processes unless many ranks failed") {
 TEST_CASE("a field that is out of its bounds is refused, and the error says which") {
   using Encoded = v1::Envelope;
   const auto random = seeded_random(74);
-  constexpr std::size_t kJoin = 0, kBegin = 1, kSame = 3, kNeed = 4, kFailed = 10, kOutcome = 11, kCancel = 12, kWithdraw = 16,
-                        kStatusReply = 18, kAsk = 19, kFollow = 20, kProgress = 21, kJob = 22;
+  constexpr std::size_t kJoin = 0, kBegin = 1, kSame = 3, kNeed = 4, kGlobal = 5, kFailed = 10, kOutcome = 11, kCancel = 12,
+                        kWithdraw = 16, kStatusReply = 18, kAsk = 19, kFollow = 20, kProgress = 21, kJob = 22;
   struct Case {
     const char* reason;
     std::size_t kind;
@@ -241,6 +241,7 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
          m.clear_ending();
          m.mutable_status_reply()->clear_ticket();
        }},
+      {"a global plan is missing", kGlobal, [](Encoded& m) { m.mutable_global_save_plan()->Clear(); }},
       {"unknown value", kAsk, [](Encoded& m) { m.mutable_status_request()->clear_operation(); }},
       {"rank is out of bounds", kFollow, [](Encoded& m) { m.mutable_follow_other()->set_leader(-2); }},
       {"no number", kProgress, [](Encoded& m) { m.mutable_progress()->clear_number(); }},

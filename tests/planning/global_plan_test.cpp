@@ -588,6 +588,11 @@ TEST_CASE("a plan that adds to the local one is no part of it, and no part takes
     add(plan);
     CHECK_FALSE(part_of_plan(local, plan).has_value());
   }
+  SavePlan with_box = local;  // a bytes object's box means nothing
+  add_bytes(with_box, "step");
+  SavePlan boxed = with_box;
+  boxed.items.back().chunk = {{0}, {4}};
+  CHECK(plan_of_part(with_box, *part_of_plan(with_box, boxed)).has_value());
   CHECK_FALSE(part_of_plan({}, local).has_value());
   CHECK(plan_of_part(local, *part_of_plan(local, {}))->items.empty());
 

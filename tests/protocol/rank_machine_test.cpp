@@ -79,12 +79,18 @@ TEST_CASE("a kept local plan is sent as its digest, and whole on request") {
 }
 
 TEST_CASE("a rank writes the part of its local plan that it is told") {
-  RankSteps rank;
-  rank.plan(1);
   auto part = std::make_shared<PlanPart>();
   part->runs = {{2, 1}};  // it has two items
-  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{nullptr, part})));
-  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{})));
+  for (const auto& wrong : {protocol::GlobalSavePlan{nullptr, part}, protocol::GlobalSavePlan{}}) {
+    RankSteps rank;
+    rank.plan(1);
+    const auto failed = sent<PhaseFailed>(rank.receive(wrong));
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0].second.failure.code == ErrorCode::kCorrupt);
+    CHECK(failed[0].second.failure.what.find("is not of this rank's local plan") != std::string::npos);
+  }
+  RankSteps rank;
+  rank.plan(1);
   part = std::make_shared<PlanPart>();
   part->runs = {{1, 1}};
   part->storage_data = "to file 1";
