@@ -1,6 +1,7 @@
 #include <cairn/planning/plan.hpp>
 
 #include <algorithm>
+#include <utility>
 
 #include <cairn/base/error.hpp>
 
@@ -24,27 +25,25 @@ std::optional<PlanPart> part_of_plan(const SavePlan& local, const SavePlan& part
   PlanPart found{{}, {}, !part.mappings->empty(), part.planner_data, part.storage_data};
   const bool has_same_names = part.names.shares_with(local.names);
   if (found.has_mappings && !(has_same_names && part.mappings == local.mappings)) return std::nullopt;
-  const auto is_same = [&](const WriteItem& a, const WriteItem& b) {
-    return a.type == b.type && (has_same_names ? a.name == b.name : local.names[a.name] == part.names[b.name]) &&
-           a.size == b.size && a.properties == b.properties && a.per_rank == b.per_rank && a.frozen == b.frozen;
+  const auto first = local.items.begin(), end = local.items.end();
+  const auto find = [&](auto begin, const WriteItem& b) {
+    return std::find_if(begin, end, [&](const WriteItem& a) {
+      return a.type == b.type && (has_same_names ? a.name == b.name : local.names[a.name] == part.names[b.name]) &&
+             a.size == b.size && a.properties == b.properties && a.per_rank == b.per_rank && a.frozen == b.frozen;
+    });
   };
   // A part has tensors before bytes objects, both in the order of the local plan: the search begins
   // once more at the first item.
-  std::size_t next = 0;
+  auto next = first;
   bool is_second_pass = false;
   for (std::size_t i = 0; i < part.items.size(); ++i, ++next) {
-    while (next == local.items.size() || !is_same(local.items[next], part.items[i])) {
-      if (next < local.items.size()) {
-        ++next;
-        continue;
-      }
-      if (is_second_pass) return std::nullopt;
-      is_second_pass = true;
-      next = 0;
-    }
-    add_item(next, found.runs);
-    if (part.items[i].type != WriteItemType::kByteIO && part.items[i].chunk != local.items[next].chunk)
-      found.chunks.emplace_back(static_cast<std::uint32_t>(i), part.items[i].chunk);
+    const WriteItem& item = part.items[i];
+    next = find(next, item);
+    if (next == end && !std::exchange(is_second_pass, true)) next = find(first, item);
+    if (next == end) return std::nullopt;
+    add_item(static_cast<std::size_t>(next - first), found.runs);
+    if (item.type != WriteItemType::kByteIO && item.chunk != next->chunk)
+      found.chunks.emplace_back(static_cast<std::uint32_t>(i), item.chunk);
   }
   return found;
 }
