@@ -231,12 +231,15 @@ LoadPlan LoadDestinations::create_plan() {
   if (options_.refuse_absent_ranks && options_.world_size <= 0)
     throw Error(ErrorCode::kInvalidArgument, "plan a load: refuse_absent_ranks needs the number of ranks; set "
                                              "LoadPlannerOptions::world_size of a planner of your own");
-  if (options_.refuse_absent_ranks)
-    visit_names([&](std::string_view name, bool, bool) {
-      if (const auto rank = rank_of(name); rank && is_absent(*rank))
-        problems.mismatched.push_back('"' + std::string(name) + "\": it belongs to a rank that this world of " +
-                                      std::to_string(options_.world_size) + " ranks does not have");
-    });
+  const auto refuse_absent_rank = [&](std::string_view name) {
+    if (const auto rank = rank_of(name); rank && is_absent(*rank))
+      problems.mismatched.push_back('"' + std::string(name) + "\": it belongs to a rank that this world of " +
+                                    std::to_string(options_.world_size) + " ranks does not have");
+  };
+  if (options_.refuse_absent_ranks) {
+    for (const auto& [name, entry] : metadata_->state_dict_metadata) refuse_absent_rank(name);
+    for (const std::string_view name : metadata_->others.names) refuse_absent_rank(name);
+  }
   plan_shared(plan, problems);
   const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
   if (count == 0) return plan;
@@ -331,18 +334,11 @@ LoadReport LoadDestinations::report() const {
   bool has_all_others = true;
   for (std::size_t i = 0; has_all_others && i < others.size(); ++i) has_all_others = is_unexpected(others[i], are_bytes[i], true);
   if (has_all_others) report.unexpected = others;
-  visit_names([&](std::string_view name, bool is_bytes, bool is_other) {
-    if (!(is_other && has_all_others) && is_unexpected(name, is_bytes, is_other)) report.unexpected.add(name);
-  });
-  return report;
-}
-
-template <class Visit>
-void LoadDestinations::visit_names(Visit visit) const {
   for (const auto& [name, entry] : metadata_->state_dict_metadata)
-    visit(name, std::holds_alternative<BytesStorageMetadata>(entry), false);
-  const auto& [names, are_bytes] = metadata_->others;
-  for (std::size_t i = 0; i < names.size(); ++i) visit(names[i], are_bytes[i], true);
+    if (is_unexpected(name, std::holds_alternative<BytesStorageMetadata>(entry), false)) report.unexpected.add(name);
+  for (std::size_t i = 0; !has_all_others && i < others.size(); ++i)
+    if (is_unexpected(others[i], are_bytes[i], true)) report.unexpected.add(others[i]);
+  return report;
 }
 
 // Returns the destination for the container around `destination` if the checkpoint has that

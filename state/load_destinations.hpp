@@ -105,8 +105,6 @@ class LoadDestinations {
   std::string text_of(const Filled& filled) const;  // for errors: the name, and the part if there are several
   void plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems);
   void plan_tensor(NameId id, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems);
-  template <class Visit>
-  void visit_names(Visit visit) const;  // calls visit(name, is_bytes, is_other) for each stored name
   void plan_shared(LoadPlan& plan, Problems& problems);
   bool prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems);
   std::string hint_for_missing(const Destination& destination, std::size_t missing_before) const;
