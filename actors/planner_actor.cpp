@@ -7,6 +7,7 @@
 #include <cairn/actors/call_context.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/messages/codec.hpp>
 #include <cairn/planning/disagreement.hpp>
 #include <cairn/planning/read_once.hpp>
@@ -85,7 +86,12 @@ std::vector<std::shared_ptr<const Plan>> checked_and_shared(std::vector<Plan> pl
   check_count(plans.size(), world_size, hook);
   std::vector<std::shared_ptr<const Plan>> shared;
   shared.reserve(plans.size());
-  for (auto& plan : plans) shared.push_back(std::make_shared<const Plan>(checked(std::move(plan), hook)));
+  std::size_t items = 0;
+  for (auto& plan : plans) {
+    items += plan.items.size();
+    shared.push_back(std::make_shared<const Plan>(std::move(plan)));
+  }
+  for_each_in_parallel(threads_for_items(items), shared.size(), [&](std::size_t rank) { check_plan(*shared[rank], hook); });
   return shared;
 }
 
@@ -162,8 +168,8 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobal
   bool repeats = false;
   GlobalSavePlan made = run.hook(Hook::kCreateGlobalPlan, [&] {
     // Values that ranks hold in common are compared in each save.
-    repeats = run.context().save().check_replicas == CheckReplicas::kOff && have_equal_values(request.local_plans) &&
-              hooks.repeats(to_hex(request.of), request.last);
+    repeats = run.context().save().check_replicas == CheckReplicas::kOff && request.last &&
+              have_equal_values(request.local_plans) && hooks.repeats(to_hex(request.of), request.last->plans);
     if (repeats) return GlobalSavePlan();
     GlobalSavePlan plan = hooks.create_global_plan(copies_of(request.local_plans));
     check_count(plan.plans.size(), world_size, "create_global_plan");
@@ -174,7 +180,10 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobal
   auto plans = run.hook(Hook::kPrepareGlobalPlan, [&] {
     return checked_and_shared(hooks.prepare_global_plan(std::move(made.plans)), world_size, "prepare_global_plan");
   });
-  return protocol::GlobalSavePlans{std::move(plans), std::make_shared<Metadata>(std::move(made.metadata))};
+  auto parts = parts_of_plans(request.local_plans, plans);
+  return protocol::GlobalSavePlans{
+      std::make_shared<const protocol::KeptGlobalPlans>(protocol::KeptGlobalPlans{request.of, std::move(plans), std::move(parts)}),
+      std::make_shared<Metadata>(std::move(made.metadata))};
 }
 
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalLoadPlan& request) {

@@ -1,9 +1,12 @@
-// A value whose copies share memory until one of them is changed.
+// Values and vectors whose copies share memory until one of them is changed.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace cairn {
 
@@ -47,6 +50,47 @@ class CopyOnWrite {
   }
 
   std::shared_ptr<Value> value_;  // never null
+};
+
+// A vector of that kind. A function that is not const copies the elements first if other vectors
+// share them, and so does a loop over a vector that is not const.
+template <class Value>
+class CopyOnWriteVector : public CopyOnWrite<std::vector<Value>> {
+  using Base = CopyOnWrite<std::vector<Value>>;
+
+ public:
+  using Vector = std::vector<Value>;
+  using value_type = Value;
+  using iterator = typename Vector::iterator;
+  using const_iterator = typename Vector::const_iterator;
+
+  CopyOnWriteVector() = default;
+  CopyOnWriteVector(Vector values) : Base(std::move(values)) {}
+  CopyOnWriteVector(std::initializer_list<Value> values) : Base(Vector(values)) {}
+
+  std::size_t size() const noexcept { return (**this).size(); }
+  bool empty() const noexcept { return (**this).empty(); }
+  const Value* data() const noexcept { return (**this).data(); }
+  const_iterator begin() const noexcept { return (**this).begin(); }
+  const_iterator end() const noexcept { return (**this).end(); }
+  const Value& operator[](std::size_t at) const { return (**this)[at]; }
+  const Value& at(std::size_t at) const { return (**this).at(at); }
+  const Value& front() const { return (**this).front(); }
+  const Value& back() const { return (**this).back(); }
+
+  iterator begin() { return this->edit().begin(); }
+  iterator end() { return this->edit().end(); }
+  Value& operator[](std::size_t at) { return this->edit()[at]; }
+  Value& front() { return this->edit().front(); }
+  Value& back() { return this->edit().back(); }
+  void push_back(Value value) { this->edit().push_back(std::move(value)); }
+  Value& emplace_back() { return this->edit().emplace_back(); }
+  iterator erase(iterator first, iterator last) { return this->edit().erase(first, last); }
+  iterator erase(iterator at) { return this->edit().erase(at); }
+  void pop_back() { this->edit().pop_back(); }
+  void resize(std::size_t count) { this->edit().resize(count); }
+  void reserve(std::size_t count) { this->edit().reserve(count); }
+  void clear() { *this = {}; }
 };
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -93,16 +94,29 @@ std::vector<SavePlan> local_plans(Layout layout, int ranks, int tensors) {
   return plans;
 }
 
-SavePlan decode_local(ByteSpan bytes, SharedNames& seen) {
+using Plans = std::vector<std::shared_ptr<const SavePlan>>;  // by rank
+
+std::shared_ptr<const SavePlan> decode_local(ByteSpan bytes, SharedNames& seen) {
   v1::SavePlan message;
   columns::parse(bytes, message, "record");
-  return from_proto(message, seen);
+  return std::make_shared<const SavePlan>(from_proto(message, seen));
 }
 
-Bytes encode_part(const SavePlan& local, const SavePlan& global) {
-  const auto part = part_of_plan(local, global);
-  check_invariant(part.has_value(), "a global plan follows from the local one");
-  return encode_as<v1::PlanPart>(*part);
+GlobalSavePlan plan_globally(const Plans& local) {
+  std::vector<SavePlan> plans;
+  for (const auto& plan : local) plans.push_back(*plan);  // a coordinator keeps the local ones
+  return create_global_save_plan(std::move(plans));
+}
+
+std::vector<Bytes> encode_parts(const Plans& local, GlobalSavePlan& global) {
+  Plans plans;
+  for (SavePlan& plan : global.plans) plans.push_back(std::make_shared<const SavePlan>(std::move(plan)));
+  std::vector<Bytes> encoded;
+  for (const auto& part : parts_of_plans(local, plans)) {
+    check_invariant(part != nullptr, "a global plan follows from the local one");
+    encoded.push_back(encode_as<v1::PlanPart>(*part));
+  }
+  return encoded;
 }
 
 struct Timing {
@@ -134,21 +148,19 @@ Timing plan_once(const std::vector<SavePlan>& locals) {
   for (const SavePlan& plan : locals) messages.push_back(encode_save_plan(plan));
   timing.encode_local = lap();
 
-  std::vector<SavePlan> decoded;
+  Plans decoded;
   decoded.reserve(messages.size());
   SharedNames seen;
   for (const Bytes& message : messages) decoded.push_back(decode_local(message, seen));
   timing.decode_local = lap();
 
-  const GlobalSavePlan global = create_global_save_plan(decoded);  // a coordinator keeps the local plans
+  GlobalSavePlan global = plan_globally(decoded);
   timing.plan = lap();
 
   check_invariant(check_coverage(global.metadata).empty(), "the planned chunks tile their tensors");
   timing.coverage = lap();
 
-  std::vector<Bytes> answers;
-  answers.reserve(global.plans.size());
-  for (std::size_t rank = 0; rank < locals.size(); ++rank) answers.push_back(encode_part(decoded[rank], global.plans[rank]));
+  const std::vector<Bytes> answers = encode_parts(decoded, global);
   timing.encode_global = lap();
 
   std::size_t items = 0;
@@ -201,7 +213,7 @@ void measure_large_world(int ranks) {
   double seconds = 0;
   std::size_t message_bytes = 0;
   SharedNames seen;
-  std::vector<SavePlan> decoded;
+  Plans decoded;
   decoded.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     const Bytes message = encode_save_plan(local_plan(Layout::kSharded, rank, ranks, kTensors));
@@ -211,10 +223,10 @@ void measure_large_world(int ranks) {
     seconds += seconds_since(start);
   }
   const auto start = SteadyClock::now();
-  const GlobalSavePlan global = create_global_save_plan(decoded);
+  GlobalSavePlan global = plan_globally(decoded);
   check_invariant(check_coverage(global.metadata).empty(), "the planned chunks tile their tensors");
   const double memory = heap_bytes() - before;
-  for (std::size_t rank = 0; rank < decoded.size(); ++rank) message_bytes += encode_part(decoded[rank], global.plans[rank]).size();
+  for (const Bytes& part : encode_parts(decoded, global)) message_bytes += part.size();
   seconds += seconds_since(start);
   const std::string name = "plan_coordinator_" + std::to_string(ranks) + "_ranks_400_tensors";
   print(name, 1e9 * seconds / items, "ns", 1e9 * copy_seconds(message_bytes) / items, "at most 300 ns an item",

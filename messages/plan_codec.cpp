@@ -31,7 +31,9 @@ std::array<decltype(&std::declval<Item&>().lengths), 5> lists_of(Item& item) {
 
 void to_proto(const SavePlan& plan, v1::SavePlan& message) {
   check_encode(plan.items.size() <= columns::kItemsMax, kSavePlan, "it has too many items");
-  columns::names_to_proto(plan.names, *message.mutable_names());
+  v1::Names names;
+  columns::names_to_proto(plan.names, names);
+  message.set_names(columns::serialize(names, kSavePlan));
   const auto items = static_cast<int>(plan.items.size());
   // A plan is a set of columns instead of a message per item: no allocation per item, and numbers
   // of one kind are next to one another.
@@ -66,26 +68,32 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
     add_extents(item.chunk.offsets, *message.mutable_extents());
     add_extents(item.chunk.sizes, *message.mutable_extents());
   }
-  columns::PathEncoder paths(*message.mutable_mappings(), kSavePlan);
+  v1::Paths mappings;
+  columns::PathEncoder paths(mappings, kSavePlan);
   for (const auto& [name, path] : *plan.mappings) {
     check_encode(name < plan.names.size(), kSavePlan, "a path refers to a name that is not there");
     paths.add(name, plan.names[name], path);
   }
+  message.set_mappings(columns::serialize(mappings, kSavePlan));
   message.set_planner_data(plan.planner_data);
   message.set_storage_data(plan.storage_data);
 }
 
 void SharedNames::decode(const v1::SavePlan& message, SavePlan& plan) {
-  // Compares all that is encoded, which is many times faster than decoding it.
-  Seen seen{message.names().SerializeAsString(), message.mappings().SerializeAsString(), {}};
-  auto known = std::find_if(seen_.rbegin(), seen_.rend(),
-                            [&](const Seen& earlier) { return earlier.names == seen.names && earlier.mappings == seen.mappings; });
+  auto known = std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& earlier) {
+    return earlier.names == message.names() && earlier.mappings == message.mappings();
+  });
   if (known == seen_.rend()) {
-    seen.plan.names = columns::names_from_proto(message.names(), kSavePlan);
+    v1::Names names;
+    v1::Paths paths;
+    columns::parse(message.names(), names, kSavePlan);
+    columns::parse(message.mappings(), paths, kSavePlan);
+    Seen seen{message.names(), message.mappings(), {}};
+    seen.plan.names = columns::names_from_proto(names, kSavePlan);
     auto& mappings = seen.plan.mappings.edit();
-    mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
+    mappings.reserve(static_cast<std::size_t>(paths.names_size()));
     const columns::NameAt name_at = [&](std::size_t id) { return std::string_view(seen.plan.names[static_cast<NameId>(id)]); };
-    columns::paths_from_proto(message.mappings(), seen.plan.names.size(), name_at, {}, kSavePlan,
+    columns::paths_from_proto(paths, seen.plan.names.size(), name_at, {}, kSavePlan,
                               [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
     seen_.push_back(std::move(seen));
     if (seen_.size() > kSeenMax) seen_.pop_front();
@@ -117,9 +125,10 @@ SavePlan from_proto(const v1::SavePlan& message, SharedNames& seen) {
                    (with_tensors || message.content_hashes_size() == message.content_bytes_size()) &&
                    message.item_properties_size() + message.content_bytes_size() == items,
                kSavePlan, "the columns of its tensors and bytes objects do not add up to its items");
-  plan.items.resize(static_cast<std::size_t>(items));
+  std::vector<WriteItem>& decoded = plan.items.edit();
+  decoded.resize(static_cast<std::size_t>(items));
   for (int i = 0; i < items; ++i) {
-    WriteItem& item = plan.items[static_cast<std::size_t>(i)];
+    WriteItem& item = decoded[static_cast<std::size_t>(i)];
     item.name = message.item_names(i);
     check_decode(item.name < plan.names.size(), kSavePlan, "an item refers to a name that is not there");
     check_decode(is_known(message.item_types(i), v1::WriteItemType_MAX), kSavePlan, "an item has an unknown type");
@@ -149,12 +158,12 @@ SavePlan from_proto(const v1::SavePlan& message, SharedNames& seen) {
   }
   extents.check_end();
   for (const std::uint32_t i : message.per_rank_items()) {
-    check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as the rank's own");
-    plan.items[i].per_rank = true;
+    check_decode(i < decoded.size(), kSavePlan, "an item that is not there is marked as the rank's own");
+    decoded[i].per_rank = true;
   }
   for (const std::uint32_t i : message.frozen_items()) {
-    check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as frozen");
-    plan.items[i].frozen = true;
+    check_decode(i < decoded.size(), kSavePlan, "an item that is not there is marked as frozen");
+    decoded[i].frozen = true;
   }
   plan.planner_data = message.planner_data();
   plan.storage_data = message.storage_data();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/require_coverage.hpp>
 
@@ -239,13 +240,20 @@ std::vector<CoverageFault> check_coverage(const std::string& fqn, const Extents&
 }
 
 std::vector<CoverageFault> check_coverage(const Metadata& metadata) {
+  constexpr std::size_t kEntries = 256;  // of a task
+  const auto& entries = metadata.state_dict_metadata;
+  std::size_t chunks = 0;
+  for (const auto& [fqn, entry] : entries)
+    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) chunks += tensor->chunks.size();
+  std::vector<std::vector<CoverageFault>> found((entries.size() + kEntries - 1) / kEntries);
+  for_each_in_parallel(threads_for_items(chunks), found.size(), [&](std::size_t task) {
+    for (std::size_t i = task * kEntries; i < std::min((task + 1) * kEntries, entries.size()); ++i)
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entries[i].second))
+        for (CoverageFault& fault : check_coverage(entries[i].first, tensor->size, tensor->chunks))
+          found[task].push_back(std::move(fault));
+  });
   std::vector<CoverageFault> faults;
-  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
-    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
-      auto found = check_coverage(fqn, tensor->size, tensor->chunks);
-      faults.insert(faults.end(), std::make_move_iterator(found.begin()), std::make_move_iterator(found.end()));
-    }
-  }
+  for (auto& some : found) faults.insert(faults.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
   return faults;
 }
 

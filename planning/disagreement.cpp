@@ -120,6 +120,11 @@ void Disagreements::add_paths(const std::string& fqn, int rank, const Path& path
       std::to_string(other_rank));
 }
 
+void Disagreements::append(const Disagreements& later) {
+  for (std::size_t i = 0; i < later.texts_.size() && texts_.size() < kKeysShownMax; ++i) texts_.push_back(later.texts_[i]);
+  count_ += later.count_;
+}
+
 void Disagreements::throw_if_any() const {
   if (count_ == 0) return;
   std::string text = "cannot join the plans of all ranks, they disagree: ";

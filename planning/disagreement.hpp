@@ -28,6 +28,9 @@ class Disagreements {
   // Adds a key that two ranks nest under different paths.
   void add_paths(const std::string& fqn, int rank, const Path& path, int other_rank, const Path& other_path);
 
+  // Adds those that were found in later names.
+  void append(const Disagreements& later);
+
   // Throws kMismatch if anything was added. Lists the first keys and counts the rest.
   void throw_if_any() const;
 

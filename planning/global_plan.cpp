@@ -5,10 +5,13 @@
 #include <cairn/planning/global_plan.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <utility>
 
+#include <cairn/base/cpu_share.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/planning/disagreement.hpp>
 #include <cairn/planning/replicas.hpp>
 
@@ -27,21 +30,23 @@ constexpr std::uint32_t kFirstPart = 3;
 // when all ranks' items of its name are joined. Later steps work on the notes taken then.
 class GlobalPlanner {
  public:
-  GlobalPlanner(std::vector<SavePlan> plans, const GlobalPlanOptions& options)
-      : plans_(std::move(plans)), options_(options), load_bytes_(plans_.size(), 0) {}
+  GlobalPlanner(std::vector<SavePlan> plans, const GlobalPlanOptions& options) : plans_(std::move(plans)), options_(options) {}
 
-  GlobalSavePlan run() {
+  GlobalSavePlan run(unsigned threads) {
     number_names();
-    join_names();
+    if (threads == 0) threads = threads_for_items(fate_.size());
+    join_names(threads);
     join_paths();
-    disagreements_.throw_if_any();
+    joined_.disagreements.throw_if_any();
     assign();
     list_parts();
-    for (std::size_t rank = 0; rank < plans_.size(); ++rank) cut_plan(plans_[rank], fate_.data() + item_base_[rank]);
+    for_each_in_parallel(threads, plans_.size(),
+                         [&](std::size_t rank) { cut_plan(plans_[rank], fate_.data() + item_base_[rank]); });
     metadata_.reindex(names_);
-    if (differing_names_ > 1)
-      difference_ += "; and " + std::to_string(differing_names_ - 1) + (differing_names_ > 2 ? " other tensors" : " other tensor");
-    return {std::move(plans_), std::move(metadata_), std::move(difference_)};
+    const std::size_t differing = joined_.differing_names;
+    if (differing > 1)
+      joined_.difference += "; and " + std::to_string(differing - 1) + (differing > 2 ? " other tensors" : " other tensor");
+    return {std::move(plans_), std::move(metadata_), std::move(joined_.difference)};
   }
 
  private:
@@ -54,8 +59,7 @@ class GlobalPlanner {
     const WriteItem* item;
     ItemId id;
   };
-  // A chunk or bytes object that several ranks hold: [begin, end) of holder_ranks_ and
-  // holder_items_.
+  // A chunk or bytes object that several ranks hold: [begin, end) of holder_ranks and holder_items.
   struct Shared {
     NameId name;
     std::uint32_t position;  // index among the tensor's chunks
@@ -65,6 +69,21 @@ class GlobalPlanner {
     const Box* chunk;  // nullptr: a bytes object
     bool lowest_only;
     const Placed* placed = nullptr;
+  };
+  // What step 2 finds out about some names.
+  struct Joined {
+    explicit Joined(std::size_t ranks) : load_bytes(ranks, 0) {}
+
+    std::vector<Held> held;      // scratch: items of the current name
+    std::vector<Shared> shared;  // by name, then by box
+    std::vector<std::uint32_t> holder_ranks;
+    std::vector<std::uint32_t> holder_items;
+    std::vector<std::uint64_t> load_bytes;  // by rank: the bytes that no other rank can write
+    Disagreements disagreements;
+    std::string difference;  // GlobalSavePlan::differing_replicas
+    std::size_t differing_names = 0;
+    NameId last_differing = kNone;
+    std::exception_ptr error;
   };
 
   // --- step 1 ------------------------------------------------------------------------------------
@@ -137,35 +156,70 @@ class GlobalPlanner {
 
   // --- step 2 ------------------------------------------------------------------------------------
 
-  void join_names() {
-    metadata_.state_dict_metadata.reserve(names_.size());
-    for (NameId name = 0; name < names_.size(); ++name) {
-      gather(name);
-      // Before any comparison: the steps below assume boxes with as many dimensions as their
-      // tensor.
-      for (const Held& held : held_) validate(held, name);
-      drop_or_report_disagreements(name);
-      if (held_.front().item->type == WriteItemType::kByteIO) {
-        metadata_.state_dict_metadata.emplace_back(names_[name], BytesStorageMetadata{});
-        add_once(name, 0, 0, held_.size());
-      } else {
-        join_tensor(name);
+  // Joins ranges of names, with about as many items each, at the same time. The result does not
+  // depend on their number.
+  void join_names(unsigned threads) {
+    metadata_.state_dict_metadata.resize(names_.size());
+    std::vector<Joined> ranges(threads, Joined(plans_.size()));
+    for_each_in_parallel(threads, threads, [&](std::size_t range) {
+      const auto first_of = [&](std::size_t at) {
+        const auto base = std::lower_bound(group_base_.begin(), group_base_.end() - 1, at * grouped_.size() / threads);
+        return static_cast<NameId>(base - group_base_.begin());
+      };
+      try {
+        for (NameId name = first_of(range); name < first_of(range + 1); ++name) join_name(name, ranges[range]);
+      } catch (...) {
+        ranges[range].error = std::current_exception();
       }
+    });
+    for (Joined& range : ranges) {
+      if (range.error) std::rethrow_exception(range.error);
+      append(std::move(range));
+    }
+  }
+
+  void append(Joined range) {
+    const auto holders = static_cast<std::uint32_t>(joined_.holder_ranks.size());
+    for (Shared& shared : range.shared) {
+      shared.begin += holders;
+      shared.end += holders;
+    }
+    const auto add = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    add(joined_.shared, range.shared);
+    add(joined_.holder_ranks, range.holder_ranks);
+    add(joined_.holder_items, range.holder_items);
+    for (std::size_t rank = 0; rank < plans_.size(); ++rank) joined_.load_bytes[rank] += range.load_bytes[rank];
+    joined_.disagreements.append(range.disagreements);
+    if (joined_.differing_names == 0) joined_.difference = std::move(range.difference);
+    joined_.differing_names += range.differing_names;
+  }
+
+  void join_name(NameId name, Joined& joined) {
+    gather(name, joined.held);
+    // Before any comparison: the steps below assume boxes with as many dimensions as their
+    // tensor.
+    for (const Held& held : joined.held) validate(held, name);
+    drop_or_report_disagreements(name, joined);
+    if (joined.held.front().item->type == WriteItemType::kByteIO) {
+      metadata_.state_dict_metadata[name] = {names_[name], BytesStorageMetadata{}};
+      add_once(name, 0, 0, joined.held.size(), joined);
+    } else {
+      join_tensor(name, joined);
     }
   }
 
   // The items of a name are in as many places in memory as there are ranks. Prefetching them makes
   // planning as fast for many ranks as for few.
-  void gather(NameId name) {
+  void gather(NameId name, std::vector<Held>& held) const {
     constexpr std::size_t kAhead = 16;
     const std::size_t end = group_base_[name + 1];
-    held_.clear();
+    held.clear();
     for (std::size_t i = group_base_[name]; i < end; ++i) {
       if (i + kAhead < grouped_.size()) {
         const char* soon = reinterpret_cast<const char*>(&item_of(grouped_[i + kAhead]));
         for (std::size_t offset = 0; offset < sizeof(WriteItem); offset += 64) __builtin_prefetch(soon + offset);
       }
-      held_.push_back({&item_of(grouped_[i]), grouped_[i]});
+      held.push_back({&item_of(grouped_[i]), grouped_[i]});
     }
   }
 
@@ -191,13 +245,14 @@ class GlobalPlanner {
     return a.type == WriteItemType::kByteIO || (a.size == b.size && a.properties.dtype == b.properties.dtype);
   }
 
-  void drop_or_report_disagreements(NameId name) {
-    const WriteItem& first = *held_.front().item;
+  void drop_or_report_disagreements(NameId name, Joined& joined) const {
+    std::vector<Held>& held = joined.held;
+    const WriteItem& first = *held.front().item;
     const bool lowest_wins = options_.rank_values == RankValues::kLowestRankWins;
     bool disagree = false;
     bool shared_per_rank = false;
-    for (std::size_t i = 1; i < held_.size(); ++i) {
-      const WriteItem& item = *held_[i].item;
+    for (std::size_t i = 1; i < held.size(); ++i) {
+      const WriteItem& item = *held[i].item;
       if (!same_kind(first, item)) {
         disagree = true;
       } else if (first.type == WriteItemType::kByteIO && !lowest_wins) {
@@ -205,110 +260,112 @@ class GlobalPlanner {
       }
       // A value that is marked per rank has the rank in its name. Two ranks with one such name
       // would overwrite each other.
-      shared_per_rank = shared_per_rank || ((first.per_rank || item.per_rank) && held_[i].id.rank != held_[0].id.rank);
+      shared_per_rank = shared_per_rank || ((first.per_rank || item.per_rank) && held[i].id.rank != held[0].id.rank);
     }
     if (disagree && lowest_wins) {
       // Only whole values give way to the lowest rank's value. Parts of a tensor cannot.
-      const auto gives_way = [&](const Held& held) {
-        return !same_kind(first, *held.item) && held.item->type != WriteItemType::kShard && first.type != WriteItemType::kShard;
+      const auto gives_way = [&](const Held& one) {
+        return !same_kind(first, *one.item) && one.item->type != WriteItemType::kShard && first.type != WriteItemType::kShard;
       };
-      held_.erase(std::remove_if(held_.begin(), held_.end(), gives_way), held_.end());
-      disagree = std::any_of(held_.begin(), held_.end(), [&](const Held& held) { return !same_kind(first, *held.item); });
+      held.erase(std::remove_if(held.begin(), held.end(), gives_way), held.end());
+      disagree = std::any_of(held.begin(), held.end(), [&](const Held& one) { return !same_kind(first, *one.item); });
     }
     if (!disagree && !shared_per_rank) return;
     std::vector<RankItem> items;
-    for (const Held& held : held_) items.push_back({static_cast<int>(held.id.rank), held.item});
+    for (const Held& one : held) items.push_back({static_cast<int>(one.id.rank), one.item});
     if (shared_per_rank) {
-      disagreements_.add_shared_per_rank(names_[name], items);
+      joined.disagreements.add_shared_per_rank(names_[name], items);
     } else {
-      disagreements_.add_values(names_[name], items);
+      joined.disagreements.add_values(names_[name], items);
     }
   }
 
-  // Finds the distinct chunks of the tensor whose items are in held_, and their holders.
-  void join_tensor(NameId name) {
-    const WriteItem& first = *held_.front().item;
+  // Finds the distinct chunks of the tensor whose items are in held, and their holders.
+  void join_tensor(NameId name, Joined& joined) {
+    std::vector<Held>& held = joined.held;
+    const WriteItem& first = *held.front().item;
     TensorStorageMetadata tensor;
     tensor.properties = first.properties;
     tensor.size = first.size;
     if (volume(first.size) > 0) {
-      const auto is_empty = [](const Held& held) { return held.item->chunk.empty(); };
-      held_.erase(std::remove_if(held_.begin(), held_.end(), is_empty), held_.end());
+      const auto is_empty = [](const Held& one) { return one.item->chunk.empty(); };
+      held.erase(std::remove_if(held.begin(), held.end(), is_empty), held.end());
     } else {
       // PyTorch needs one chunk to load a tensor without elements. Any other chunk would be empty
       // too.
       const Box whole = Box::whole(first.size);
-      const bool any_whole = std::any_of(held_.begin(), held_.end(), [&](const Held& held) { return held.item->chunk == whole; });
+      const bool any_whole = std::any_of(held.begin(), held.end(), [&](const Held& one) { return one.item->chunk == whole; });
       const Box chosen = any_whole ? whole : first.chunk;
-      held_.erase(std::remove_if(held_.begin(), held_.end(), [&](const Held& held) { return held.item->chunk != chosen; }),
-                  held_.end());
+      held.erase(std::remove_if(held.begin(), held.end(), [&](const Held& one) { return one.item->chunk != chosen; }), held.end());
     }
     const auto before = [](const Held& a, const Held& b) { return a.item->chunk < b.item->chunk; };
     // Stable, so that the holders of one chunk stay ordered by rank.
-    if (!std::is_sorted(held_.begin(), held_.end(), before)) std::stable_sort(held_.begin(), held_.end(), before);
-    for (std::size_t begin = 0; begin < held_.size();) {
-      const WriteItem& item = *held_[begin].item;
+    if (!std::is_sorted(held.begin(), held.end(), before)) std::stable_sort(held.begin(), held.end(), before);
+    for (std::size_t begin = 0; begin < held.size();) {
+      const WriteItem& item = *held[begin].item;
       std::size_t end = begin + 1;
-      while (end < held_.size() && held_[end].item->chunk == item.chunk) ++end;
+      while (end < held.size() && held[end].item->chunk == item.chunk) ++end;
       // The first chunk's number of holders is a good guess for all.
-      if (begin == 0) tensor.chunks.reserve(held_.size() / end);
-      add_once(name, tensor.chunks.size(), begin, end);
+      if (begin == 0) tensor.chunks.reserve(held.size() / end);
+      add_once(name, tensor.chunks.size(), begin, end, joined);
       tensor.chunks.push_back(item.chunk);
       begin = end;
     }
-    metadata_.state_dict_metadata.emplace_back(names_[name], std::move(tensor));
+    metadata_.state_dict_metadata[name] = {names_[name], std::move(tensor)};
   }
 
-  // Returns whether ranks have different values of the chunk of held_[begin, end).
-  bool note_difference(NameId name, std::size_t begin, std::size_t end) {
+  // Returns whether ranks have different values of the chunk of held[begin, end).
+  bool note_difference(NameId name, std::size_t begin, std::size_t end, Joined& joined) const {
+    const std::vector<Held>& held = joined.held;
     std::uint64_t known = 0;
     bool differs = false;
     for (std::size_t i = begin; i < end; ++i) {
-      const std::uint64_t hash = held_[i].item->content_hash;
+      const std::uint64_t hash = held[i].item->content_hash;
       if (known == 0) known = hash;
       differs = differs || (hash != 0 && hash != known);
     }
-    if (!differs || last_differing_ == name) return differs;
-    last_differing_ = name;
-    if (++differing_names_ > 1) return true;
+    if (!differs || joined.last_differing == name) return differs;
+    joined.last_differing = name;
+    if (++joined.differing_names > 1) return true;
     std::vector<RankItem> items;
     for (std::size_t i = begin; i < end; ++i)
-      if (held_[i].item->content_hash != 0) items.push_back({static_cast<int>(held_[i].id.rank), held_[i].item});
-    difference_ = describe_difference(names_[name], items);
+      if (held[i].item->content_hash != 0) items.push_back({static_cast<int>(held[i].id.rank), held[i].item});
+    joined.difference = describe_difference(names_[name], items);
     return true;
   }
 
-  // Plans one write of the chunk or bytes object that all of held_[begin, end), ordered by rank,
+  // Plans one write of the chunk or bytes object that all of held[begin, end), ordered by rank,
   // hold.
-  void add_once(NameId name, std::size_t position, std::size_t begin, std::size_t end) {
-    const WriteItem& item = *held_[begin].item;
+  void add_once(NameId name, std::size_t position, std::size_t begin, std::size_t end, Joined& joined) {
+    const std::vector<Held>& held = joined.held;
+    const WriteItem& item = *held[begin].item;
     const bool is_bytes = item.type == WriteItemType::kByteIO;
     // Counts bytes objects as 0: their sizes change between saves, and the plan must not depend on
     // anything that its digest leaves out.
     const std::uint64_t bytes = is_bytes ? 0 : item.payload_bytes();
     // One rank holds it. If that rank lists it several times, the first item is written and the
     // others keep the fate kDrop.
-    if (held_[begin].id.rank == held_[end - 1].id.rank) {
-      fate_of(held_[begin].id) = is_bytes ? kKeepBytes : kKeep;
-      load_bytes_[held_[begin].id.rank] += bytes + kItemOverheadBytes;
+    if (held[begin].id.rank == held[end - 1].id.rank) {
+      fate_of(held[begin].id) = is_bytes ? kKeepBytes : kKeep;
+      joined.load_bytes[held[begin].id.rank] += bytes + kItemOverheadBytes;
       return;
     }
     Shared shared{};
     shared.name = name;
     shared.position = static_cast<std::uint32_t>(position);
-    shared.begin = static_cast<std::uint32_t>(holder_ranks_.size());
+    shared.begin = static_cast<std::uint32_t>(joined.holder_ranks.size());
     shared.bytes = bytes;
     // The pointer stays valid: plans_ is not changed before step 5.
     shared.chunk = is_bytes ? nullptr : &item.chunk;
-    shared.lowest_only = (!is_bytes && note_difference(name, begin, end)) || options_.dedup == Dedup::kLowestRank ||
+    shared.lowest_only = (!is_bytes && note_difference(name, begin, end, joined)) || options_.dedup == Dedup::kLowestRank ||
                          (options_.rank_values == RankValues::kLowestRankWins && item.type != WriteItemType::kShard);
     for (std::size_t i = begin; i < end; ++i) {
-      if (i > begin && held_[i].id.rank == held_[i - 1].id.rank) continue;  // a rank may list a chunk twice
-      holder_ranks_.push_back(held_[i].id.rank);
-      holder_items_.push_back(held_[i].id.index);
+      if (i > begin && held[i].id.rank == held[i - 1].id.rank) continue;  // a rank may list a chunk twice
+      joined.holder_ranks.push_back(held[i].id.rank);
+      joined.holder_items.push_back(held[i].id.index);
     }
-    shared.end = static_cast<std::uint32_t>(holder_ranks_.size());
-    shared_.push_back(shared);
+    shared.end = static_cast<std::uint32_t>(joined.holder_ranks.size());
+    joined.shared.push_back(shared);
   }
 
   // Copies the paths from the plans to the metadata.
@@ -336,7 +393,7 @@ class GlobalPlanner {
           continue;
         }
         if (options_.rank_values == RankValues::kMustAgree && paths[name] != path)
-          disagreements_.add_paths(names_[name], static_cast<int>(whose[name]), paths[name], static_cast<int>(rank), path);
+          joined_.disagreements.add_paths(names_[name], static_cast<int>(whose[name]), paths[name], static_cast<int>(rank), path);
       }
     }
     metadata_.planner_data.reserve(names_.size());
@@ -350,22 +407,23 @@ class GlobalPlanner {
 
   void assign() {
     std::vector<Replica> replicas;
-    replicas.reserve(shared_.size());
-    for (std::size_t i = 0; i < shared_.size(); ++i) {
-      const Shared& shared = shared_[i];
-      replicas.push_back({static_cast<std::uint32_t>(i), shared.bytes, shared.chunk, holder_ranks_.data() + shared.begin,
+    replicas.reserve(joined_.shared.size());
+    for (std::size_t i = 0; i < joined_.shared.size(); ++i) {
+      const Shared& shared = joined_.shared[i];
+      replicas.push_back({static_cast<std::uint32_t>(i), shared.bytes, shared.chunk, joined_.holder_ranks.data() + shared.begin,
                           shared.end - shared.begin, shared.lowest_only});
     }
-    // load_bytes_ holds the bytes that only one rank can write. Shared chunks fill up the ranks
-    // with fewer.
-    assignment_ = assign_replicas(std::move(replicas), load_bytes_, options_.split_above_bytes);
+    // Shared chunks fill up the ranks with fewer bytes.
+    assignment_ = assign_replicas(std::move(replicas), joined_.load_bytes, options_.split_above_bytes);
     for (const Placed& placed : assignment_.placed) {
-      Shared& shared = shared_[placed.id];
+      Shared& shared = joined_.shared[placed.id];
       // The pointer stays valid: assignment_.placed does not grow any more.
       shared.placed = &placed;
       for (std::uint32_t p = placed.begin; p < placed.end; ++p) {
         const std::uint32_t holder = shared.begin + assignment_.placements[p].holder;
-        fate_of({holder_ranks_[holder], holder_items_[holder]}) = placed.split ? kFirstPart + p : shared.chunk ? kKeep : kKeepBytes;
+        fate_of({joined_.holder_ranks[holder], joined_.holder_items[holder]}) = placed.split   ? kFirstPart + p
+                                                                                : shared.chunk ? kKeep
+                                                                                               : kKeepBytes;
       }
     }
   }
@@ -374,23 +432,24 @@ class GlobalPlanner {
 
   // The metadata lists chunks as they are written: replaces each split chunk by its parts.
   void list_parts() {
-    for (std::size_t begin = 0; begin < shared_.size();) {
+    for (std::size_t begin = 0; begin < joined_.shared.size();) {
       std::size_t end = begin;
       bool any_split = false;
-      for (; end < shared_.size() && shared_[end].name == shared_[begin].name; ++end)
-        any_split = any_split || shared_[end].placed->split;
+      for (; end < joined_.shared.size() && joined_.shared[end].name == joined_.shared[begin].name; ++end)
+        any_split = any_split || joined_.shared[end].placed->split;
       if (any_split) {
-        auto& chunks = std::get<TensorStorageMetadata>(metadata_.state_dict_metadata[shared_[begin].name].second).chunks;
+        auto& chunks = std::get<TensorStorageMetadata>(metadata_.state_dict_metadata[joined_.shared[begin].name].second).chunks;
         std::vector<Box> parts;
         std::size_t done = 0;
         for (std::size_t i = begin; i < end; ++i) {
-          const Placed& placed = *shared_[i].placed;
+          const Placed& placed = *joined_.shared[i].placed;
           if (!placed.split) continue;
           // Shared chunks are ordered by position, so the chunks between two split ones are copied
           // once.
-          parts.insert(parts.end(), chunks.begin() + static_cast<std::ptrdiff_t>(done), chunks.begin() + shared_[i].position);
+          parts.insert(parts.end(), chunks.begin() + static_cast<std::ptrdiff_t>(done),
+                       chunks.begin() + joined_.shared[i].position);
           for (std::uint32_t p = placed.begin; p < placed.end; ++p) parts.push_back(assignment_.placements[p].part);
-          done = shared_[i].position + 1;
+          done = joined_.shared[i].position + 1;
         }
         parts.insert(parts.end(), chunks.begin() + static_cast<std::ptrdiff_t>(done), chunks.end());
         chunks = std::move(parts);
@@ -401,32 +460,27 @@ class GlobalPlanner {
 
   // --- step 5 ------------------------------------------------------------------------------------
 
+  // Leaves a plan that is written as it is to share its items with the local one.
   void cut_plan(SavePlan& plan, const std::uint32_t* fate) {
+    const CopyOnWriteVector<WriteItem> local = plan.items;
+    const std::uint32_t* const end = fate + local.size();
+    const std::uint32_t* const tensors_end = end - std::count(fate, end, kKeepBytes);
+    if (std::count(fate, tensors_end, kKeep) == tensors_end - fate) return;  // the rest can only be its bytes objects
     // Bytes objects go to the end of a file: their lengths are known only after they are
     // serialised, and the offsets of tensors must not depend on them.
-    std::vector<WriteItem> bytes_objects;
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    std::vector<WriteItem> items, bytes_objects;
+    items.reserve(local.size() - static_cast<std::size_t>(std::count(fate, end, kDrop)));
+    for (std::size_t i = 0; i < local.size(); ++i) {
       if (fate[i] == kDrop) continue;
       if (fate[i] == kKeepBytes) {
-        bytes_objects.push_back(std::move(plan.items[i]));
+        bytes_objects.push_back(local[i]);
         continue;
       }
-      plan.items[i].content_hash = 0;  // has served its purpose
-      if (fate[i] >= kFirstPart) plan.items[i].chunk = std::move(assignment_.placements[fate[i] - kFirstPart].part);
-      if (kept != i) plan.items[kept] = std::move(plan.items[i]);
-      ++kept;
+      items.push_back(local[i]);
+      if (fate[i] >= kFirstPart) items.back().chunk = std::move(assignment_.placements[fate[i] - kFirstPart].part);
     }
-    const bool all = kept + bytes_objects.size() == plan.items.size();
-    plan.items.resize(kept);
-    plan.items.insert(plan.items.end(), std::make_move_iterator(bytes_objects.begin()),
-                      std::make_move_iterator(bytes_objects.end()));
-    // All items stay, so the plan may go on sharing its table of names.
-    if (all) return;
-    NameTable names;
-    names.reserve(plan.items.size());
-    for (WriteItem& item : plan.items) item.name = names.intern(plan.names[item.name]);
-    plan.names = std::move(names);
+    items.insert(items.end(), bytes_objects.begin(), bytes_objects.end());
+    plan.items = std::move(items);
   }
 
   std::vector<SavePlan> plans_;
@@ -437,23 +491,31 @@ class GlobalPlanner {
   std::vector<std::uint32_t> fate_;
   std::vector<ItemId> grouped_;          // all items, by name, then rank, then order in the plan
   std::vector<std::size_t> group_base_;  // by name
-  std::vector<Held> held_;               // scratch: items of the current name
-  std::vector<Shared> shared_;           // by name, then by box
-  std::vector<std::uint32_t> holder_ranks_;
-  std::vector<std::uint32_t> holder_items_;
-  Disagreements disagreements_;
-  std::string difference_;  // GlobalSavePlan::differing_replicas
-  std::size_t differing_names_ = 0;
-  NameId last_differing_ = kNone;
-  std::vector<std::uint64_t> load_bytes_;  // by rank
+  Joined joined_{plans_.size()};         // of all names
   Assignment assignment_;
   Metadata metadata_;
 };
 
 }  // namespace
 
-GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options) {
-  return GlobalPlanner(std::move(local_plans), options).run();
+unsigned threads_for_items(std::size_t items) {
+  constexpr std::size_t kItemsMin = 1 << 15;  // take longer to plan than threads to start
+  return items < kItemsMin ? 1 : cpu_share();
+}
+
+std::vector<std::shared_ptr<const PlanPart>> parts_of_plans(const std::vector<std::shared_ptr<const SavePlan>>& local,
+                                                            const std::vector<std::shared_ptr<const SavePlan>>& global) {
+  std::size_t items = 0;
+  for (const auto& plan : global) items += plan->items.size();
+  std::vector<std::shared_ptr<const PlanPart>> parts(global.size());
+  for_each_in_parallel(threads_for_items(items), global.size(), [&](std::size_t rank) {
+    if (auto part = part_of_plan(*local[rank], *global[rank])) parts[rank] = std::make_shared<const PlanPart>(*std::move(part));
+  });
+  return parts;
+}
+
+GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options, unsigned threads) {
+  return GlobalPlanner(std::move(local_plans), options).run(threads);
 }
 
 }  // namespace cairn

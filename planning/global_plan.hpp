@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,7 @@ struct GlobalPlanOptions {
 struct GlobalSavePlan {
   // The plans by rank. Each item is an item of the rank's local plan, or a sub-box of one. Items
   // keep their order, except that bytes objects come last. `SavePlan::mappings` is empty in these
-  // plans: the paths are in `metadata`. If items are removed from a plan, its name table keeps only
-  // the names that the remaining items use.
+  // plans: the paths are in `metadata`. The name tables are those of the local plans.
   std::vector<SavePlan> plans;
   // Has planner_data and state_dict_metadata, but no storage. Entries are in the order of their
   // first appearance in the local plans: by rank, then by item. A tensor's chunks are those that
@@ -63,14 +63,22 @@ struct GlobalSavePlan {
   std::string differing_replicas;
 };
 
+// Returns `part_of_plan` of each rank's plans, or null for nothing.
+std::vector<std::shared_ptr<const PlanPart>> parts_of_plans(const std::vector<std::shared_ptr<const SavePlan>>& local,
+                                                            const std::vector<std::shared_ptr<const SavePlan>>& global);
+
+// Returns on how many threads to work on so many items of plans.
+unsigned threads_for_items(std::size_t items);
+
 // Joins the local plans; `local_plans[r]` is the plan of rank r. O(items log items). Throws
 // kMismatch, naming keys and ranks, if ranks differ in an entry's kind, size, dtype, bytes or path
 // and RankValues does not allow that, or if several ranks use one name marked `per_rank`. Throws
 // kInvalidArgument for an inconsistent plan. A chunk whose content hashes differ is written whole
 // by its lowest holder, so that it never has elements of several ranks. Does not check whether
 // chunks tile their tensors; see `check_coverage`. The result does not depend on the sizes of bytes
-// objects.
-GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options = {});
+// objects, or on the number of threads; 0: `threads_for_items`.
+GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options = {},
+                                       unsigned threads = 0);
 
 // One fault in how chunks cover a tensor.
 struct CoverageFault {

@@ -25,6 +25,10 @@ std::optional<PlanPart> part_of_plan(const SavePlan& local, const SavePlan& part
   PlanPart found{{}, {}, !part.mappings->empty(), part.planner_data, part.storage_data};
   const bool has_same_names = part.names.shares_with(local.names);
   if (found.has_mappings && !(has_same_names && part.mappings == local.mappings)) return std::nullopt;
+  if (has_same_names && part.items.shares_with(local.items)) {
+    if (!local.items.empty()) found.runs.push_back({0, static_cast<std::uint32_t>(local.items.size())});
+    return found;
+  }
   const auto first = local.items.begin(), end = local.items.end();
   const auto find = [&](auto begin, const WriteItem& b) {
     return std::find_if(begin, end, [&](const WriteItem& a) {
@@ -60,12 +64,14 @@ std::optional<SavePlan> plan_of_part(const SavePlan& local, const PlanPart& part
     items += count;
     if (items > local.items.size()) return std::nullopt;
   }
-  plan.items.reserve(items);
-  for (const auto& [begin, count] : part.runs)
-    for (std::size_t i = begin; i < std::size_t{begin} + count; ++i) {
-      plan.items.push_back(local.items[i]);
-      if (local.items[i].type != WriteItemType::kByteIO) plan.items.back().content_hash = 0;
-    }
+  if (part.runs.size() == 1 && items == local.items.size()) {
+    plan.items = local.items;
+  } else {
+    std::vector<WriteItem>& taken = plan.items.edit();
+    taken.reserve(items);
+    for (const auto& [begin, count] : part.runs)
+      taken.insert(taken.end(), local.items.begin() + begin, local.items.begin() + begin + count);
+  }
   for (const auto& [item, chunk] : part.chunks) {
     const std::size_t dims = item < items ? plan.items[item].size.size() : 0;
     if (item >= items || chunk.offsets.size() != dims || chunk.sizes.size() != dims) return std::nullopt;

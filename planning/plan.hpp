@@ -68,7 +68,7 @@ struct WriteItem {
 
 struct SavePlan {
   NameTable names;
-  std::vector<WriteItem> items;  // each data file has them in this order, but its tensors before its bytes objects
+  CopyOnWriteVector<WriteItem> items;  // each data file has them in this order, but its tensors before its bytes objects
   // The path of each flattened name. DCP calls this planner_data; the member of that name below is
   // something else.
   CopyOnWrite<std::vector<std::pair<NameId, Path>>> mappings;
@@ -92,8 +92,7 @@ struct PlanPart {
 };
 
 // Returns what `part` takes over from `local`; nothing if it has anything of its own. Passes over
-// content hashes and sizes: those of the tensors have served their purpose, and the rank has those
-// of its bytes objects.
+// content hashes and sizes, which the rank has.
 std::optional<PlanPart> part_of_plan(const SavePlan& local, const SavePlan& part);
 // Returns the plan of such a part; nothing if it cannot be one of `local`.
 std::optional<SavePlan> plan_of_part(const SavePlan& local, const PlanPart& part);

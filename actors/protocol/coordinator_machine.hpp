@@ -75,7 +75,6 @@ struct CoordinatedCall {
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
   std::vector<std::string> metadata_save_ids_;
-  Digest planned_of_{};  // see KeptGlobalPlans::of
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
   std::vector<Progress> progress_;    // by rank, the latest
@@ -254,7 +253,7 @@ class CoordinatorMachine : private CoordinatedCall {
   bool all_probed_ = false;         // each suspect is in `probed_`
   std::set<int> probed_;            // ranks that were asked, during joining, whether they are alive
   std::map<int, Kept> kept_;
-  KeptGlobalPlans last_global_;
+  std::shared_ptr<const KeptGlobalPlans> last_global_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
   CallRegister register_;  // used only on rank 0 (kRegistrar): detects ranks that name different coordinators

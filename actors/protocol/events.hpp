@@ -66,15 +66,21 @@ struct GatherState {
 struct StateGathered {};
 // Runs on every rank. Ends with LocalSavePlan or LocalLoadPlan.
 struct CreateLocalPlan {};
-// Runs on the coordinator. Ends with GlobalSavePlans. The plans are indexed by rank.
-struct CreateGlobalSavePlan {
-  std::vector<std::shared_ptr<const SavePlan>> local_plans;
+// The global plans of a save, by rank. Hashes and sizes of bytes objects are those of that save;
+// ranks have their own.
+struct KeptGlobalPlans {
   Digest of{};  // the digest of the digests of the local plans
-  // The global plans of the last save, if `of` was the same; otherwise empty.
-  std::vector<std::shared_ptr<const SavePlan>> last;
+  std::vector<std::shared_ptr<const SavePlan>> plans;
+  std::vector<std::shared_ptr<const PlanPart>> parts;  // null: the plan is no part of the local one
+};
+// Runs on the coordinator. Ends with GlobalSavePlans.
+struct CreateGlobalSavePlan {
+  std::vector<std::shared_ptr<const SavePlan>> local_plans;  // by rank
+  Digest of{};                                               // see KeptGlobalPlans
+  std::shared_ptr<const KeptGlobalPlans> last;               // of the last save, if `of` was the same; otherwise null
 };
 struct GlobalSavePlans {
-  std::vector<std::shared_ptr<const SavePlan>> plans;
+  std::shared_ptr<const KeptGlobalPlans> all;
   std::shared_ptr<Metadata> metadata;
 };
 // Runs on the coordinator. Ends with GlobalLoadPlans. The plans are indexed by rank. All are null

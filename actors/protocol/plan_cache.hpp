@@ -23,14 +23,6 @@ struct KeptPlan {
   std::shared_ptr<const SavePlan> find(const Digest& of) const { return of == digest ? plan : nullptr; }
 };
 
-// The global plans of a save. Hashes and sizes of bytes objects are those of that save; ranks have
-// their own.
-struct KeptGlobalPlans {
-  Digest of{};                                         // the digest of the digests of the local plans
-  std::vector<std::shared_ptr<const SavePlan>> plans;  // by rank; empty: none
-  std::vector<std::shared_ptr<const PlanPart>> parts;  // likewise; null: the plan is no part of the local one
-};
-
 // The hashes and sizes that a digest does not cover, as columns in the order of the plan: one entry
 // per bytes object. If any tensor has a hash, `hashes` has one entry per item.
 struct ContentColumns {

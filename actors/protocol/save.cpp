@@ -103,25 +103,18 @@ void CoordinatorMachine::plan_globally() {
   start_timer(options_.phase_deadline);
   DigestBuilder digest;
   for (const auto& [rank, join] : joins_) digest.add(to_hex(kept_[rank].local_plan.digest));
-  planned_of_ = digest.finish();
-  run(CreateGlobalSavePlan{local_save_plans_, planned_of_,
-                           last_global_.of == planned_of_ ? last_global_.plans : decltype(last_global_.plans)()});
+  const Digest of = digest.finish();
+  run(CreateGlobalSavePlan{local_save_plans_, of, last_global_ && last_global_->of == of ? last_global_ : nullptr});
 }
 
 void CoordinatorMachine::ended(const GlobalSavePlans& made) {
   if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);  // cancelled meanwhile
   metadata_ = made.metadata;
-  if (made.plans != last_global_.plans) {
-    last_global_ = {planned_of_, made.plans, {}};
-    for (std::size_t rank = 0; rank < made.plans.size(); ++rank) {
-      auto part = part_of_plan(*local_save_plans_[rank], *made.plans[rank]);
-      last_global_.parts.push_back(part ? std::make_shared<const PlanPart>(*std::move(part)) : nullptr);
-    }
-  }
+  last_global_ = made.all;
   start_moving();
   for (const auto& [rank, join] : joins_) {
-    const auto& part = last_global_.parts[static_cast<std::size_t>(rank)];
-    send(rank, GlobalSavePlan{part ? nullptr : made.plans[static_cast<std::size_t>(rank)], part});
+    const auto& part = last_global_->parts[static_cast<std::size_t>(rank)];
+    send(rank, GlobalSavePlan{part ? nullptr : last_global_->plans[static_cast<std::size_t>(rank)], part});
   }
 }
 

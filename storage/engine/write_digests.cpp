@@ -11,7 +11,7 @@ namespace cairn {
 // item. A part has as many bytes as a staging block; a writer keeps its blocks from save to save.
 void WriteJob::plan_digests() {
   if (!request_.reuse) return;
-  const std::vector<WriteItem>& items = request_.plan->items;
+  const auto& items = request_.plan->items;
   to_digest_.resize(items.size());
   for (std::uint32_t i = 0; i < items.size(); ++i) {
     if (!request_.reuse->is_digested(items[i])) continue;

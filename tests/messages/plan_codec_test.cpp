@@ -2,9 +2,11 @@
 
 #include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <cairn/base/error.hpp>
+#include <cairn/messages/columns.hpp>
 #include <cairn/messages/plan_codec.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_plans.hpp>
@@ -42,6 +44,21 @@ v1::SavePlan sample_save_message() {
   return message;
 }
 
+// A part that a message has as bytes, encoded again when the object ends.
+template <class Part>
+class Edited {
+ public:
+  explicit Edited(std::string& bytes) : bytes_(bytes) { columns::parse(bytes, part_, "part"); }
+  ~Edited() { bytes_ = part_.SerializeAsString(); }
+  Part* operator->() { return &part_; }
+
+ private:
+  std::string& bytes_;
+  Part part_;
+};
+Edited<v1::Names> names(v1::SavePlan& message) { return Edited<v1::Names>(*message.mutable_names()); }
+Edited<v1::Paths> paths(v1::SavePlan& message) { return Edited<v1::Paths>(*message.mutable_mappings()); }
+
 TEST_CASE("a save plan with contradicting columns is corrupt, and the error says why") {
   CHECK_NOTHROW(from_proto(sample_save_message()));
   using Message = v1::SavePlan;
@@ -71,28 +88,38 @@ TEST_CASE("a save plan with contradicting columns is corrupt, and the error says
       {"frozen", [](Message& m) { m.add_frozen_items(2); }},
       {"appears twice",
        [](Message& m) {
-         *m.mutable_names()->mutable_text() = "aaaaaaa", m.mutable_names()->set_lengths(0, 3), m.mutable_names()->set_lengths(1, 3),
-         m.mutable_names()->mutable_text()->resize(6);
+         names(m)->set_text("aaaaaa");
+         names(m)->set_lengths(0, 3);
+         names(m)->set_lengths(1, 3);
        }},
-      {"beyond the text", [](Message& m) { m.mutable_names()->set_lengths(1, 5); }},
-      {"longer than the names", [](Message& m) { m.mutable_names()->set_lengths(1, 3); }},
-      {"names differ in length", [](Message& m) { m.mutable_names()->add_lengths(0); }},
-      {"a name shares more", [](Message& m) { m.mutable_names()->set_shared({1, 0}); }},
-      {"a name shares more", [](Message& m) { m.mutable_names()->set_shared({0, 4}); }},
-      {"path refers to a name", [](Message& m) { m.mutable_mappings()->set_names(0, 2); }},
-      {"two paths", [](Message& m) { m.mutable_mappings()->set_names(1, 0); }},
-      {"paths differ in length", [](Message& m) { m.mutable_mappings()->add_lengths(1); }},
-      {"more steps than there are", [](Message& m) { m.mutable_mappings()->set_lengths(0, 9); }},
-      {"do not fit its text", [](Message& m) { m.mutable_mappings()->set_steps(0, 4); }},
-      {"do not fit its text", [](Message& m) { m.mutable_mappings()->set_steps(0, 400); }},
-      {"not a number", [](Message& m) { m.mutable_mappings()->set_steps(0, 3); }},
-      {"more than its paths need", [](Message& m) { m.mutable_mappings()->add_steps(0); }},
+      {"beyond the text", [](Message& m) { names(m)->set_lengths(1, 5); }},
+      {"longer than the names", [](Message& m) { names(m)->set_lengths(1, 3); }},
+      {"names differ in length", [](Message& m) { names(m)->add_lengths(0); }},
+      {"a name shares more",
+       [](Message& m) {
+         names(m)->set_shared({1, 0});
+       }},
+      {"a name shares more",
+       [](Message& m) {
+         names(m)->set_shared({0, 4});
+       }},
+      {"path refers to a name", [](Message& m) { paths(m)->set_names(0, 2); }},
+      {"two paths", [](Message& m) { paths(m)->set_names(1, 0); }},
+      {"paths differ in length", [](Message& m) { paths(m)->add_lengths(1); }},
+      {"more steps than there are", [](Message& m) { paths(m)->set_lengths(0, 9); }},
+      {"do not fit its text", [](Message& m) { paths(m)->set_steps(0, 4); }},
+      {"do not fit its text", [](Message& m) { paths(m)->set_steps(0, 400); }},
+      {"not a number", [](Message& m) { paths(m)->set_steps(0, 3); }},
+      {"more than its paths need", [](Message& m) { paths(m)->add_steps(0); }},
       {"more than its paths need",
        [](Message& m) {
-         m.mutable_mappings()->set_renamed(0, 7), m.mutable_names()->set_text("a.wstep"), m.mutable_mappings()->set_lengths(1, 1),
-             m.mutable_mappings()->set_steps(2, 8), m.mutable_mappings()->mutable_steps()->RemoveLast();
+         names(m)->set_text("a.wstep");
+         paths(m)->set_renamed(0, 7);
+         paths(m)->set_lengths(1, 1);
+         paths(m)->set_steps(2, 8);
+         paths(m)->mutable_steps()->RemoveLast();
        }},
-      {"text of all", [](Message& m) { m.mutable_mappings()->set_text_lengths(0, 99); }},
+      {"text of all", [](Message& m) { paths(m)->set_text_lengths(0, 99); }},
   };
   for (const auto& [reason, spoil] : cases) {
     const auto& shown = reason;

@@ -88,7 +88,7 @@ TEST_CASE("a coordinator adopts the outcome of a call that ended without it") {
 TEST_CASE("a coordinator keeps the global plans until the next save has others") {
   CoordinatorSteps coordinator(2);
   coordinator.join(1);
-  std::vector<std::weak_ptr<const SavePlan>> plans;
+  std::weak_ptr<const KeptGlobalPlans> plans;
   {
     Effects effects;
     for (int rank = 0; rank < 2; ++rank) {
@@ -97,16 +97,15 @@ TEST_CASE("a coordinator keeps the global plans until the next save has others")
     }
     const RunTask task = all_of<RunTask>(effects).at(0);
     const auto made = std::get<GlobalSavePlans>(answer_to(task, 0));
-    plans.assign(made.plans.begin(), made.plans.end());
+    plans = made.all;
     coordinator.step(TaskEnded{task.sequence, made});
   }
-  REQUIRE(plans.size() == 2);
   coordinator.written(0);
-  for (const auto& plan : plans) CHECK_FALSE(plan.expired());
+  CHECK_FALSE(plans.expired());
   coordinator.run_tasks(coordinator.written(1));
-  for (const auto& plan : plans) CHECK_FALSE(plan.expired());
+  CHECK_FALSE(plans.expired());
   coordinator.plan(2);  // `answer_to` makes other ones
-  for (const auto& plan : plans) CHECK(plan.expired());
+  CHECK(plans.expired());
 }
 
 TEST_CASE("counters continue where those of an earlier machine ended") {
@@ -155,30 +154,20 @@ TEST_CASE("hashes of tensors follow a kept plan from save to save, and go when a
 
 TEST_CASE("a global plan is sent whole only if it is no part of the local one") {
   CoordinatorSteps coordinator(2);
-  const auto plans_sent = [&](std::uint64_t ticket, auto change) {
-    coordinator.join(ticket);
-    Effects effects;
-    for (int rank = 0; rank < 2; ++rank)
-      effects = coordinator.receive(rank, LocalSavePlan{plan_of(rank), plan_digest(*plan_of(rank))});
-    const RunTask task = all_of<RunTask>(effects).at(0);
-    SavePlan changed = *plan_of(1);
-    change(changed);
-    const GlobalSavePlans made{{plan_of(0), std::make_shared<SavePlan>(changed)}, std::make_shared<Metadata>()};
-    const auto sent_plans = sent<protocol::GlobalSavePlan>(coordinator.step(TaskEnded{task.sequence, made}));
-    REQUIRE(sent_plans.size() == 2);
-    CHECK(sent_plans[0].second.part);
-    coordinator.written(0);
-    coordinator.run_tasks(coordinator.written(1));
-    return sent_plans[1].second;
-  };
-  const auto part = plans_sent(1, [](SavePlan& plan) { plan.items.erase(plan.items.begin()); });
-  CHECK_FALSE(part.plan);
-  REQUIRE(part.part);
-  CHECK(plan_of_part(*plan_of(1), *part.part)->items.size() == 1);
-  const auto whole = plans_sent(2, [](SavePlan& plan) { plan.items.push_back(plan.items[0]); });
-  CHECK_FALSE(whole.part);
-  REQUIRE(whole.plan);
-  CHECK(whole.plan->items.size() == 3);
+  coordinator.join(1);
+  Effects effects;
+  for (int rank = 0; rank < 2; ++rank)
+    effects = coordinator.receive(rank, LocalSavePlan{plan_of(rank), plan_digest(*plan_of(rank))});
+  const RunTask task = all_of<RunTask>(effects).at(0);
+  const auto part = std::make_shared<PlanPart>();
+  const auto all = std::make_shared<KeptGlobalPlans>(KeptGlobalPlans{{}, {plan_of(0), plan_of(1)}, {part, nullptr}});
+  const auto plans = sent<protocol::GlobalSavePlan>(
+      coordinator.step(TaskEnded{task.sequence, GlobalSavePlans{all, std::make_shared<Metadata>()}}));
+  REQUIRE(plans.size() == 2);
+  CHECK(plans[0].second.part == part);
+  CHECK_FALSE(plans[0].second.plan);
+  CHECK_FALSE(plans[1].second.part);
+  CHECK(plans[1].second.plan == all->plans[1]);
 }
 
 TEST_CASE("a coordinator offers its last global plans for local plans with the same digests, and no others") {
@@ -199,12 +188,12 @@ TEST_CASE("a coordinator offers its last global plans for local plans with the s
     of = request.of;
     // As a planner does that makes its plans anew, or repeats them.
     GlobalSavePlans made{request.last, std::make_shared<Metadata>()};
-    if (made.plans.empty()) made = std::get<GlobalSavePlans>(answer_to(task, 0));
+    if (!made.all) made = std::get<GlobalSavePlans>(answer_to(task, 0));
     effects = coordinator.step(TaskEnded{task.sequence, made});
     CHECK(sent<protocol::GlobalSavePlan>(effects).size() == 2);
     coordinator.written(0);
     coordinator.run_tasks(coordinator.written(1));
-    return !request.last.empty();
+    return request.last != nullptr;
   };
   CHECK_FALSE(offered(1, false));
   CHECK(offered(2, false));
@@ -216,7 +205,7 @@ TEST_CASE("a coordinator offers its last global plans for local plans with the s
   coordinator.receive(0, LocalSavePlan{plan_of(0), plan_digest(*plan_of(0))});
   const Effects effects = coordinator.receive(1, LocalSavePlan{other, plan_digest(*other)});
   const auto request = std::get<CreateGlobalSavePlan>(all_of<RunTask>(effects).at(0).task);
-  CHECK(request.last.empty());
+  CHECK_FALSE(request.last);
   CHECK(request.of != of);
 }
 

@@ -59,9 +59,9 @@ inline TaskResult answer_to(const RunTask& run, int rank, std::uint64_t content 
     return LocalSavePlan{plan, plan_digest(*plan)};
   }
   if (const auto* save = std::get_if<CreateGlobalSavePlan>(&run.task)) {
-    GlobalSavePlans made{{}, std::make_shared<Metadata>()};
-    for (const auto& plan : save->local_plans) made.plans.push_back(std::make_shared<const SavePlan>(*plan));
-    return made;
+    const auto all = std::make_shared<KeptGlobalPlans>(KeptGlobalPlans{save->of, save->local_plans, {}});
+    for (const auto& plan : all->plans) all->parts.push_back(std::make_shared<const PlanPart>(*part_of_plan(*plan, *plan)));
+    return GlobalSavePlans{all, std::make_shared<Metadata>()};
   }
   if (const auto* load = std::get_if<CreateGlobalLoadPlan>(&run.task)) return GlobalLoadPlans{load->local_plans};
   if (std::holds_alternative<Write>(run.task)) {
