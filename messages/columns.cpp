@@ -35,17 +35,24 @@ void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* w
     fail_decode(what, "its " + std::to_string(bytes.size()) + " bytes are not a Protobuf message of this kind, or not all of one");
 }
 
+namespace {
+
 // Limits what a few bytes can expand to.
 constexpr std::size_t kSharedBytesMax = 127;
+
+std::size_t common_length(std::string_view a, std::string_view b) {
+  const std::size_t most = std::min(a.size(), b.size());
+  return static_cast<std::size_t>(std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin());
+}
+
+}  // namespace
 
 // Neighbouring names mostly begin alike, and are written without their common beginning.
 void names_to_proto(const NameTable& names, v1::Names& message) {
   message.mutable_lengths()->Reserve(static_cast<int>(names.size()));
   std::string_view last;
   for (const std::string& name : names.all()) {
-    const std::size_t most = std::min({name.size(), last.size(), kSharedBytesMax});
-    const auto shared =
-        static_cast<std::size_t>(std::mismatch(name.begin(), name.begin() + most, last.begin()).first - name.begin());
+    const std::size_t shared = std::min(common_length(name, last), kSharedBytesMax);
     message.mutable_shared()->push_back(static_cast<char>(shared));
     message.mutable_text()->append(name, shared);
     message.add_lengths(static_cast<std::uint32_t>(name.size() - shared));
@@ -53,19 +60,30 @@ void names_to_proto(const NameTable& names, v1::Names& message) {
   }
 }
 
-void visit_names(const v1::Names& message, const char* what, const std::function<void(std::string_view name)>& add) {
+void visit_names(const v1::Names& message, const char* what, std::string_view beginning,
+                 const std::function<void(std::string_view name)>& add) {
   check_decode(message.shared().size() == static_cast<std::size_t>(message.lengths_size()), what,
                "the columns of its names differ in length");
   std::string_view text = message.text();
-  std::string name;
+  std::string name(beginning);  // the last one that begins so
+  std::size_t size = 0;         // of the last name
+  std::size_t common = 0;       // how much of `beginning` it has
   const char* shared_bytes = message.shared().data();
   for (const std::uint32_t length : message.lengths()) {
     check_decode(length <= text.size(), what, "a name reaches beyond the text of all names");
     const std::size_t shared = static_cast<unsigned char>(*shared_bytes++);
-    check_decode(shared <= std::min(name.size(), kSharedBytesMax), what, "a name shares more than the name before it has");
-    name.resize(shared);
-    name += text.substr(0, length);
-    add(name);
+    check_decode(shared <= std::min(size, kSharedBytesMax), what, "a name shares more than the name before it has");
+    const std::string_view rest = text.substr(0, length);
+    size = shared + length;
+    // A name that shares more than that differs from `beginning` where the last one does.
+    if (shared <= common) common = shared + common_length(rest, beginning.substr(shared));
+    if (common == beginning.size()) {
+      name.resize(shared);
+      name += rest;
+      add(name);
+    } else {
+      add({});
+    }
     text.remove_prefix(length);
   }
   check_decode(text.empty(), what, "the text of all names is longer than the names");
@@ -74,7 +92,7 @@ void visit_names(const v1::Names& message, const char* what, const std::function
 NameTable names_from_proto(const v1::Names& message, const char* what) {
   NameTable names;
   names.reserve(std::min(static_cast<std::size_t>(message.lengths_size()), message.text().size() + 1));
-  visit_names(message, what, [&](std::string_view name) {
+  visit_names(message, what, "", [&](std::string_view name) {
     // Ids follow from the position. A name that appears twice would shift the ids of all later
     // names.
     const std::size_t id = names.size();

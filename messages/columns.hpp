@@ -45,8 +45,9 @@ void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* w
 // --- names and paths -----------------------------------------------------------------------------
 
 void names_to_proto(const NameTable& names, v1::Names& message);
-// Calls `add` with each name.
-void visit_names(const v1::Names& message, const char* what, const std::function<void(std::string_view name)>& add);
+// Calls `add` with each name that begins with `beginning`, and with "" for each other one.
+void visit_names(const v1::Names& message, const char* what, std::string_view beginning,
+                 const std::function<void(std::string_view name)>& add);
 NameTable names_from_proto(const v1::Names& message, const char* what);
 
 // Encodes paths. `name` is the text of name `id`. No two paths may have the same id.

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <iterator>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,21 +44,28 @@ class NameList {
     std::size_t at_;
   };
 
+  NameList() = default;
+  // A list of `size` names that `fill` adds when one of them is first used; several threads may
+  // use the list.
+  NameList(std::size_t size, std::function<void(NameList& empty)> fill)
+      : deferred_(std::make_shared<Deferred>(size, std::move(fill))) {}
+
   void add(std::string_view name) {
-    Contents& contents = contents_.edit();
+    Contents& contents = edit();
     contents.text += name;
     contents.ends.push_back(contents.text.size());
   }
   void reserve(std::size_t names, std::size_t bytes) {
-    Contents& contents = contents_.edit();
+    Contents& contents = edit();
     contents.ends.reserve(names);
     contents.text.reserve(bytes);
   }
-  std::size_t size() const noexcept { return contents_->ends.size(); }
-  bool empty() const noexcept { return contents_->ends.empty(); }
+  std::size_t size() const noexcept { return deferred_ ? deferred_->size : contents_->ends.size(); }
+  bool empty() const noexcept { return size() == 0; }
   std::string_view operator[](std::size_t at) const {
-    const std::size_t begin = at == 0 ? 0 : contents_->ends[at - 1];
-    return std::string_view(contents_->text).substr(begin, contents_->ends[at] - begin);
+    const Contents& contents = deferred_ ? deferred_->contents() : *contents_;
+    const std::size_t begin = at == 0 ? 0 : contents.ends[at - 1];
+    return std::string_view(contents.text).substr(begin, contents.ends[at] - begin);
   }
   Iterator begin() const { return {*this, 0}; }
   Iterator end() const { return {*this, size()}; }
@@ -68,7 +78,36 @@ class NameList {
     std::string text;
     std::vector<std::size_t> ends;  // by name, in `text`
   };
+  struct Deferred {
+    Deferred(std::size_t names, std::function<void(NameList& empty)> how) : size(names), fill(std::move(how)) {}
+    const Contents& contents();
+
+    const std::size_t size;
+    const std::function<void(NameList& empty)> fill;
+    std::once_flag once;
+    CopyOnWrite<Contents> filled;
+  };
+  Contents& edit();
+
   CopyOnWrite<Contents> contents_;
+  std::shared_ptr<Deferred> deferred_;  // if set, has the contents
 };
+
+inline const NameList::Contents& NameList::Deferred::contents() {
+  std::call_once(once, [&] {
+    NameList list;
+    fill(list);
+    filled = std::move(list.contents_);
+  });
+  return *filled;
+}
+
+inline NameList::Contents& NameList::edit() {
+  if (deferred_) {
+    contents_ = (deferred_->contents(), deferred_->filled);
+    deferred_.reset();
+  }
+  return contents_.edit();
+}
 
 }  // namespace cairn

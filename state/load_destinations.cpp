@@ -332,7 +332,9 @@ LoadReport LoadDestinations::report() const {
   // A rank of a large world leaves all that the others have, which may be a million names.
   const auto& [others, are_bytes] = metadata_->others;
   bool has_all_others = true;
-  for (std::size_t i = 0; has_all_others && i < others.size(); ++i) has_all_others = is_unexpected(others[i], are_bytes[i], true);
+  for (std::size_t i = 0; has_all_others && i < others.size(); ++i)
+    // Most need no look at the name, and the names are decoded only if one does.
+    has_all_others = (!has_per_rank_ && !are_bytes[i]) || is_unexpected(others[i], are_bytes[i], true);
   if (has_all_others) report.unexpected = others;
   for (const auto& [name, entry] : metadata_->state_dict_metadata)
     if (is_unexpected(name, std::holds_alternative<BytesStorageMetadata>(entry), false)) report.unexpected.add(name);

@@ -93,8 +93,7 @@ void EntryColumns::check_end() const {
   chunk_extents.check_end();
 }
 
-bool Selection::select(const v1::Metadata& message, bool is_version_1, const NeededNames& needed, NameList& names,
-                       OtherEntries& others) {
+bool Selection::select(const v1::Metadata& message, bool is_version_1, const NeededNames& needed, NameList& names) {
   if (message.planner_data().renamed_size() > 0) return false;  // names do not show what is below a prefix
   const auto entries = static_cast<std::size_t>(message.kinds_size());
   std::vector<bool> found(needed.names.size()), has_below(needed.prefixes.size());
@@ -104,15 +103,14 @@ bool Selection::select(const v1::Metadata& message, bool is_version_1, const Nee
   const std::size_t names_max = std::min(static_cast<std::size_t>(message.names().lengths_size()), text_bytes + 1);
   names.reserve(names_max, 0);
   names_.reserve(names_max);
-  others.names.reserve(std::min(entries, text_bytes + 1), 8 * text_bytes);
-  others.are_bytes.reserve(names_max);
   NameId likely = 0;
   // A name without this beginning needs no look-up.
   const std::vector<std::string>& all_needed = needed.names.all();
-  const std::string beginning = all_needed.empty() ? "" : all_needed[0].substr(0, shared_beginning(all_needed));
-  columns::visit_names(message.names(), kSectionName, [&](std::string_view name) {
+  const std::string beginning =
+      all_needed.empty() || !needed.prefixes.empty() ? "" : all_needed[0].substr(0, shared_beginning(all_needed));
+  columns::visit_names(message.names(), kSectionName, beginning, [&](std::string_view name) {
     const bool is_entry = names.size() < entries;
-    const bool may_be_known = is_entry && name.substr(0, beginning.size()) == beginning;
+    const bool may_be_known = is_entry && name.size() >= beginning.size();
     const auto known = may_be_known ? needed.names.find(name, likely) : std::nullopt;
     if (known) {
       check_decode(!found[*known], kSectionName, "a name appears twice");
@@ -129,10 +127,7 @@ bool Selection::select(const v1::Metadata& message, bool is_version_1, const Nee
     if (!has_below.empty()) paths_.push_back(is_below_any);
     const bool is_needed = known || is_below_any;
     names_.push_back(is_needed);
-    if (!is_needed && is_entry) {
-      others.names.add(name);
-      others.are_bytes.push_back(is_bytes_kind(message.kinds(static_cast<int>(names.size()))));
-    }
+    if (!is_needed && is_entry) are_bytes_.push_back(is_bytes_kind(message.kinds(static_cast<int>(names.size()))));
     names.add(is_needed ? name : std::string_view());
   });
   if (missing > 0 || std::find(has_below.begin(), has_below.end(), false) != has_below.end()) return false;
@@ -157,7 +152,7 @@ bool Selection::select(const v1::Metadata& message, bool is_version_1, const Nee
   return true;
 }
 
-void Selection::remove_others(Metadata& metadata) const {
+void Selection::remove_others(v1::Names names, Metadata& metadata) {
   auto& entries = metadata.state_dict_metadata;
   auto from = entries.begin(), to = from;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -167,6 +162,17 @@ void Selection::remove_others(Metadata& metadata) const {
     ++from;
   }
   if (!entries_.empty()) entries.erase(to, entries.end());
+  // Few loads look at these names, so they are decoded when one does.
+  const std::size_t count = are_bytes_.size();
+  metadata.others = {NameList(count,
+                              [names = std::move(names), count, is_needed = std::move(names_)](NameList& list) {
+                                list.reserve(count, names.text().size());
+                                std::size_t at = 0;
+                                columns::visit_names(names, kSectionName, "", [&](std::string_view name) {
+                                  if (list.size() < count && !is_needed[at++]) list.add(name);
+                                });
+                              }),
+                     std::move(are_bytes_)};
 }
 
 }  // namespace cairn

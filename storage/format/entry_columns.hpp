@@ -49,21 +49,24 @@ class EntryColumns {
 // The part of a section to decode; by default everything.
 class Selection {
  public:
-  // Selects what a load needs, puts the needed names into `names` at their places ("" at those of
-  // others), and lists the others. Returns false if a name is missing, or all names below a prefix:
-  // then everything is to be decoded, with another object. Throws kCorrupt.
-  bool select(const v1::Metadata& message, bool is_version_1, const NeededNames& needed, NameList& names, OtherEntries& others);
+  // Selects what a load needs, and puts the needed names into `names` at their places ("" at those
+  // of others). Returns false if a name is missing, or all names below a prefix: then everything is
+  // to be decoded, with another object. Throws kCorrupt.
+  bool select(const v1::Metadata& message, bool is_version_1, const NeededNames& needed, NameList& names);
 
   // The entries to decode. The layout of a file follows from all of its items.
   bool has_entry(std::size_t entry) const { return entries_.empty() || entries_[entry]; }
+  // Returns how many of `all` entries are needed.
+  std::size_t entries(std::size_t all) const { return all - are_bytes_.size(); }
   bool has_file(std::size_t file) const { return files_.empty() || files_[file]; }
   // By name id: whether the path is decoded; empty: all are. Not to be used if no prefix is needed.
   const std::vector<bool>& paths() const { return paths_; }
-  // Removes the entries that only the layout needed.
-  void remove_others(Metadata& metadata) const;
+  // Removes the entries that only the layout needed, and lists those that are not needed. `names`
+  // are those of the section.
+  void remove_others(v1::Names names, Metadata& metadata);
 
  private:
-  std::vector<bool> names_, paths_, entries_, files_;
+  std::vector<bool> names_, paths_, entries_, files_, are_bytes_;
 };
 
 }  // namespace cairn

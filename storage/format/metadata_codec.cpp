@@ -244,7 +244,7 @@ void entries_from_proto(const v1::Metadata& message, bool is_version_1, const Se
                         Metadata& metadata) {
   const std::vector<TensorProperties> properties = columns::properties_from_proto(message.properties(), kWhat);
   EntryColumns columns(message, is_version_1);  // checks the counts
-  metadata.state_dict_metadata.reserve(static_cast<std::size_t>(message.kinds_size()) - metadata.others.names.size());
+  metadata.state_dict_metadata.reserve(selection.entries(static_cast<std::size_t>(message.kinds_size())));
   while (columns.next()) {
     const auto entry = static_cast<std::size_t>(columns.entry);
     if (!selection.has_entry(entry)) {
@@ -420,8 +420,7 @@ Metadata decode_metadata(ByteSpan bytes, std::uint32_t version, const NeededName
   Selection selection;
   NameTable names;
   NameList needed_names;
-  if (needed && !selection.select(message, is_version_1, *needed, needed_names, metadata.others))
-    return decode_metadata(bytes, version);
+  if (needed && !selection.select(message, is_version_1, *needed, needed_names)) return decode_metadata(bytes, version);
   if (!needed) names = columns::names_from_proto(message.names(), kWhat);
   const std::size_t name_count = needed ? needed_names.size() : names.size();
   const columns::NameAt name_at = [&](std::size_t id) {
@@ -434,7 +433,7 @@ Metadata decode_metadata(ByteSpan bytes, std::uint32_t version, const NeededName
   for (const v1::File& file : message.files()) is_explicit.push_back(is_version_1 || file.explicit_positions());
   locations_from_proto(message, is_version_1, selection, is_explicit, metadata);
   place_items(std::move(is_explicit), selection, metadata);
-  selection.remove_others(metadata);
+  if (needed) selection.remove_others(std::move(*message.mutable_names()), metadata);
   if (!needed) metadata.planner_data.reserve(std::min<std::size_t>(name_count, message.planner_data().names_size()));
   if (!needed || !needed->prefixes.empty())
     columns::paths_from_proto(message.planner_data(), name_count, name_at, selection.paths(), kWhat,

@@ -130,6 +130,25 @@ TEST_CASE("a save plan with contradicting columns is corrupt, and the error says
   }
 }
 
+TEST_CASE("names with a beginning are visited as all names are") {
+  const auto random = seeded_random(1);
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    NameTable table;
+    for (int i = 0; i < 50; ++i) {
+      std::string name;
+      for (std::uint64_t length = random->next() % 8; length > 0; --length) name += static_cast<char>('a' + random->next() % 2);
+      table.intern(name);
+    }
+    v1::Names message;
+    columns::names_to_proto(table, message);
+    const std::string beginning = table[static_cast<NameId>(random->next() % table.size())].substr(0, random->next() % 5);
+    std::vector<std::string> expected, visited;
+    for (const std::string& name : table.all()) expected.push_back(name.substr(0, beginning.size()) == beginning ? name : "");
+    columns::visit_names(message, "list", beginning, [&](std::string_view name) { visited.emplace_back(name); });
+    CHECK(visited == expected);
+  }
+}
+
 TEST_CASE("a load plan with contradicting columns is corrupt, and the error says why") {
   LoadPlan plan;
   ReadItem item;

@@ -118,6 +118,24 @@ TEST_CASE("a list of names has them in order") {
   CHECK_FALSE(list == std::vector<std::string>{"a.b", "c"});
 }
 
+TEST_CASE("a list of names is filled once, when a name is used, and can be added to") {
+  int fills = 0;
+  const NameList list(2, [&](NameList& names) {
+    ++fills;
+    for (const char* name : {"a", "b"}) names.add(name);
+  });
+  const NameList copy = list;
+  NameList longer = list;
+  CHECK(copy.size() == 2);
+  CHECK_FALSE(copy.empty());
+  CHECK(fills == 0);
+  longer.add("c");
+  CHECK(longer == std::vector<std::string>{"a", "b", "c"});
+  CHECK(copy == std::vector<std::string>{"a", "b"});
+  CHECK(list[1] == "b");
+  CHECK(fills == 1);
+}
+
 TEST_CASE("metadata know their names, also after a change") {
   Metadata metadata;
   metadata.state_dict_metadata = {{"a", BytesStorageMetadata{}}, {"b", BytesStorageMetadata{}}};
