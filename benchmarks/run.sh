@@ -83,6 +83,8 @@ else
   for target in "${targets[@]}"; do measure "$target" "${quick[@]}"; done
   echo "=== resume" >&2
   python3 benchmarks/resume.py "$build/bin" "${quick[@]}" >"$results/1_resume.jsonl"
+  echo "=== read_once_hosts" >&2
+  python3 benchmarks/read_once_hosts.py "$build/bin" "${quick[@]}" >"$results/1_read_once_hosts.jsonl"
 fi
 if [ ${#s3[@]} -gt 0 ]; then
   echo "=== s3" >&2

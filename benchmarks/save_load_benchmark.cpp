@@ -3,14 +3,16 @@
 // read on the same machine in the same run. Saving a state that 2 ranks hold, with and without
 // SaveOptions::check_replicas. Saving a state that hardly changes, with
 // CheckpointWriterOptions::reuse. Loading a state that all ranks need, with and without
-// LoadOptions::read_once.
+// LoadOptions::read_once; read_once_hosts.py does the same on several hosts.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
 // `--quick`: a quarter of the data, fewer repetitions. `--small`: small tensors alone. `--disk
 // DIRECTORY`: a directory on the disk to measure; default: the working directory.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,7 +26,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -435,37 +436,75 @@ void measure_reuse(const std::string& name, const std::string& parent, int tenso
               name.c_str(), written, written, written <= 0.05 ? "true" : "false");
 }
 
-// A store of bounded rate, shared by all ranks, that counts the bytes read.
+// The rate of a store and what was read from it, over all processes that map this memory.
+struct Meter {
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free, "processes share them");
+  std::atomic<double> bytes_per_second{0};  // 0: no limit
+  std::atomic<std::uint64_t> bytes_read{0};
+  std::atomic<std::int64_t> free_at{0};  // of SteadyClock, which is the same in all processes
+  std::atomic<std::uint64_t> arrived{0};
+  std::atomic<std::int64_t> busy_microseconds{0};  // of processors
+};
+
+// A store of bounded rate, shared by all ranks, that counts the bytes read. To loads it looks like
+// a network file system.
 class LimitedStore final : public StoreDecorator {
  public:
   using StoreDecorator::StoreDecorator;
-  static inline std::atomic<std::uint64_t> bytes_read{0};
-  static inline std::atomic<double> bytes_per_second{0};  // 0: no limit
+  static inline Meter own_meter;
+  static inline Meter* meter = &own_meter;
+  StoreTraits traits() const override {
+    StoreTraits traits = StoreDecorator::traits();
+    traits.writes = ObjectWrites::kParallel;
+    return traits;
+  }
 
  private:
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
     act();
     if (std::string_view(operation.name) != "read") return;
-    bytes_read += operation.bytes;
-    const double rate = bytes_per_second;
+    meter->bytes_read += operation.bytes;
+    const double rate = meter->bytes_per_second;
     if (rate <= 0) return;
-    static std::mutex mutex;
-    static SteadyClock::time_point free_at;
-    std::unique_lock lock(mutex);
-    free_at = std::max(free_at, SteadyClock::now()) +
-              std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(double(operation.bytes) / rate));
-    const auto until = free_at;
-    lock.unlock();
-    std::this_thread::sleep_until(until);
+    const std::chrono::duration<double> cost(static_cast<double>(operation.bytes) / rate);
+    const std::int64_t ticks = std::chrono::duration_cast<SteadyClock::duration>(cost).count();
+    const std::int64_t now = SteadyClock::now().time_since_epoch().count();
+    std::int64_t free_at = meter->free_at, until = 0;
+    do {
+      until = std::max(free_at, now) + ticks;
+    } while (!meter->free_at.compare_exchange_weak(free_at, until));
+    std::this_thread::sleep_until(SteadyClock::time_point(SteadyClock::duration(until)));
   }
 };
+
+// Returns the time that processors have spent on this process.
+std::int64_t processor_microseconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto microseconds = [](const timeval& time) { return std::int64_t{time.tv_sec} * 1000000 + time.tv_usec; };
+  return microseconds(used.ru_utime) + microseconds(used.ru_stime);
+}
+
+// Returns the URL under which reads of the store at `directory` are limited.
+std::string limited_url(const std::string& directory) {
+  register_store("limited", [](const std::string& url) { return std::make_shared<LimitedStore>(open_store(url.substr(10))); });
+  return "limited://" + directory;
+}
+
+void print_factor(const std::string& name, double value, double limit, double goal) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"x\", \"limit\": %.4g, \"ratio\": %.4g, \"goal\": \"at most %.4g\", "
+      "\"met\": %s}\n",
+      name.c_str(), value, limit, value / limit, goal, value <= goal ? "true" : "false");
+  std::fflush(stdout);
+}
 
 // Loads a state that every rank needs whole. The limits are the same load without sharing, on
 // tmpfs, and the time that the store takes to give the bytes once.
 void measure_read_once(int tensors, int repeats, const std::string& size) {
-  register_store("limited", [](const std::string& url) { return std::make_shared<LimitedStore>(open_store(url.substr(10))); });
   const testing::TemporaryDirectory directory("/dev/shm");
-  const std::string place = "limited://" + directory.path() + "/step";
+  const std::string place = limited_url(directory.path() + "/step");
+  Meter& meter = *LimitedStore::meter;
   const double bytes = static_cast<double>(tensors) * kRows * kColumns * sizeof(float);
   constexpr double kRate = 0.25e9;
   std::vector<double> off, host, limited;
@@ -487,21 +526,97 @@ void measure_read_once(int tensors, int repeats, const std::string& size) {
       host.push_back(times[1]);
     }
     if (world.rank() == 0) {
-      LimitedStore::bytes_per_second = kRate;
-      LimitedStore::bytes_read = 0;
+      meter.bytes_per_second = kRate;
+      meter.bytes_read = 0;
     }
     const double taken = load(ReadOnce::kWorld);
     if (world.rank() != 0) return;
-    read_once = LimitedStore::bytes_read;
+    read_once = meter.bytes_read;
     limited.push_back(taken);
   });
-  LimitedStore::bytes_per_second = 0;
+  meter.bytes_per_second = 0;
   const std::string name = "load_" + size + "_replicated_4_ranks_read_once";
   print(name, median(host), median(off), 1);
   print(name + "_slow_store", median(limited), bytes / kRate, 1.15);
-  std::printf("{\"name\": \"bytes_%s\", \"value\": %.4g, \"unit\": \"x\", \"goal\": \"at most 1.05\", \"met\": %s}\n", name.c_str(),
-              static_cast<double>(read_once) / bytes, static_cast<double>(read_once) <= 1.05 * bytes ? "true" : "false");
-  std::fflush(stdout);
+  print_factor("bytes_" + name, static_cast<double>(read_once) / bytes, 1, 1.05);
+}
+
+// Loads a replicated state as one rank of several hosts, which read_once_hosts.py makes. The ranks
+// share a store of bounded rate. `arguments`: the state's MiB, the rate in bytes per second, the
+// number of hosts, the repetitions, and a directory that the hosts share, with a zeroed file
+// "meter" in it. The limit is the time that the store takes to give each byte once.
+void load_on_hosts(const World& world, char** arguments) {
+  torch::set_num_threads(1);
+  const int mib = std::atoi(arguments[0]), hosts = std::atoi(arguments[2]), repeats = std::atoi(arguments[3]);
+  const double rate = std::atof(arguments[1]);
+  const std::string directory = arguments[4];
+  const int file = ::open((directory + "/meter").c_str(), O_RDWR | O_CLOEXEC);
+  require(file >= 0, "open");
+  void* const shared = ::mmap(nullptr, sizeof(Meter), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  require(shared != MAP_FAILED, "map");
+  Meter& meter = *static_cast<Meter*>(shared);
+  LimitedStore::meter = &meter;
+
+  std::uint64_t meetings = 0;
+  const auto meet = [&] {
+    ++meter.arrived;
+    const std::uint64_t all = ++meetings * static_cast<std::uint64_t>(world.size());
+    while (meter.arrived < all) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  StateDict state;
+  std::vector<torch::Tensor> tensors;
+  std::vector<Digest128> digests;
+  const auto digest_of = [](const torch::Tensor& tensor) {
+    return xxh3_128({static_cast<const char*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())});
+  };
+  const double bytes = mib * 1048576.0;
+  for (std::int64_t left = mib * std::int64_t{1048576} / (kColumns * 4); left > 0; left -= kRows) {
+    const auto number = static_cast<std::int64_t>(tensors.size());
+    tensors.push_back(torch::arange(std::min(left, kRows) * kColumns, torch::kInt32).mul_(number + 1));
+    digests.push_back(digest_of(tensors.back()));
+    state["layer." + std::to_string(number)] = tensors.back();
+  }
+  Checkpointer checkpointer(world);
+  const std::string place = limited_url(directory + "/step");
+  checkpointer.save(state, place);
+  meter.bytes_per_second = rate;
+
+  const std::string name = "load_" + (mib % 1024 == 0 ? std::to_string(mib / 1024) + "gib" : std::to_string(mib) + "mib") +
+                           "_replicated_" + std::to_string(world.size()) + "_ranks_" + std::to_string(hosts) + "_hosts_read_once_";
+  // `factor`: how often the store gives each byte.
+  const auto measure_mode = [&](const char* mode_name, ReadOnce mode, int factor, int times) {
+    std::vector<double> taken, busy;
+    double read = 0;
+    for (int repeat = 0; repeat < times; ++repeat) {
+      for (torch::Tensor& tensor : tensors) tensor.zero_();
+      LoadOptions options;
+      options.read_once = mode;
+      const std::int64_t read_before = meter.bytes_read.load(), busy_before = meter.busy_microseconds;
+      meet();
+      const std::int64_t used_before = processor_microseconds();
+      const double seconds = seconds_of([&] {
+        checkpointer.load(state, place, options);
+        meet();
+      });
+      meter.busy_microseconds += processor_microseconds() - used_before;
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        if (digest_of(tensors[i]) != digests[i]) throw Error(ErrorCode::kCorrupt, "a rank has loaded other bytes than were saved");
+      meet();
+      taken.push_back(seconds);
+      busy.push_back(static_cast<double>(meter.busy_microseconds - busy_before) / 1e6 / seconds);
+      read = std::max(read, static_cast<double>(meter.bytes_read - read_before));
+      meet();
+    }
+    if (world.rank() != 0) return;
+    print(name + mode_name, median(taken), bytes / rate, 1.15 * factor);
+    print_factor("bytes_" + name + mode_name, read / bytes, 1, 1.05 * factor);
+    std::printf("{\"name\": \"busy_%s%s\", \"value\": %.3g, \"unit\": \"cores\", \"limit\": %u, \"ratio\": %.3g}\n", name.c_str(),
+                mode_name, median(busy), std::thread::hardware_concurrency(), median(busy) / std::thread::hardware_concurrency());
+    std::fflush(stdout);
+  };
+  measure_mode("world", ReadOnce::kWorld, 1, repeats);
+  measure_mode("auto", ReadOnce::kAuto, hosts, 1);
+  measure_mode("off", ReadOnce::kOff, world.size(), 1);
 }
 
 void run(bool quick, bool small, const std::string& disk) {
@@ -533,10 +648,11 @@ void run(bool quick, bool small, const std::string& disk) {
 int main(int argc, char** argv) {
   bool quick = false, small = false;
   std::string disk = std::filesystem::current_path().string();
-  if (argc == 7 && std::string_view(argv[1]) == "--small-tensors") {  // a rank of measure_small_tensors
+  if (argc == 7 && (std::string_view(argv[1]) == "--small-tensors" || std::string_view(argv[1]) == "--on-hosts")) {  // a rank
     cairn::WorldOptions options;
     options.secret = "known to the ranks of this benchmark";
-    cairn::save_small_tensors(cairn::World::from_environment(options), argv + 2);
+    const auto act = std::string_view(argv[1]) == "--on-hosts" ? cairn::load_on_hosts : cairn::save_small_tensors;
+    act(cairn::World::from_environment(options), argv + 2);
     return 0;
   }
   for (int i = 1; i < argc; ++i) {
