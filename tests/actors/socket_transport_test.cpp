@@ -329,22 +329,44 @@ TEST_CASE("data: without a secret only loopback addresses are used") {
   CHECK(thrown_by([&] { transport->open({1, "198.51.100.7:4000", ""}, 7); }).code == ErrorCode::kPrecondition);
 }
 
-TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: if memfd_create is refused, TCP is taken") {
+TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: if memfd_create is refused, or memory for it, TCP is taken") {
+  struct Row {
+    unsigned call;
+    unsigned error;
+    const char* why;
+  };
+  for (const Row& row : {Row{SYS_memfd_create, EPERM, "memfd_create"}, Row{SYS_fallocate, ENOMEM, "allocate 4194304 bytes"}}) {
+    CAPTURE(row.why);
+    std::thread([&] {
+      sock_filter code[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0},  // the number of the system call
+                            {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, row.call},
+                            {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | row.error},
+                            {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+      const sock_fprog filter{4, code};
+      REQUIRE(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+      REQUIRE(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+      open(row.call);
+    }).join();
+    CHECK(sender->why_tcp().find(row.why) != std::string::npos);
+    sender->send("over TCP");
+    auto received = std::async(std::launch::async, [&] { return receive_all(*receiver); });
+    sender->finish();
+    CHECK(received.get() == "over TCP");
+  }
+}
+
+TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: ranks in two mount namespaces of one network use shared memory") {
+  bool has_own = false;
   std::thread([&] {
-    sock_filter code[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0},  // the number of the system call
-                          {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_memfd_create},
-                          {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
-                          {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
-    const sock_fprog filter{4, code};
-    REQUIRE(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    REQUIRE(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
-    open();
+    has_own = ::unshare(CLONE_NEWNS) == 0;  // this thread only
+    if (has_own) open();
   }).join();
-  CHECK(sender->why_tcp().find("memfd_create") != std::string::npos);
-  sender->send("over TCP");
+  if (!has_own) return skip_case("no permission to make mount namespaces");
+  CHECK(sender->why_tcp().empty());
+  sender->send("in memory");
   auto received = std::async(std::launch::async, [&] { return receive_all(*receiver); });
   sender->finish();
-  CHECK(received.get() == "over TCP");
+  CHECK(received.get() == "in memory");
 }
 
 // Connects to a rank's Unix socket as a stranger.

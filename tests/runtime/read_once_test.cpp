@@ -1,9 +1,12 @@
 // Loads in which ranks pass on what they read. The store counts the bytes.
 #include <cairn/tests/support/torch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -16,6 +19,8 @@
 #include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/actors/read_streams.hpp>
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/storage/stores/tier_copier.hpp>
+#include <cairn/storage/tiers.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/counted_reads.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
@@ -382,6 +387,24 @@ TEST_CASE("read once: bytes agree for every pair of world sizes and layouts") {
     }
 }
 
+// Loads on `size` ranks, and returns the failures, which must be the same on all of them.
+FailureMap failures_of_load(int size, const std::string& place) {
+  std::mutex mutex;
+  std::vector<FailureMap> maps;
+  on_all_ranks(size, [&](World& world) {
+    StateDict state = replicated(true);
+    try {
+      Checkpointer(world).load(state, place, reading(ReadOnce::kWorld));
+    } catch (const CheckpointException& failed) {
+      const std::lock_guard lock(mutex);
+      maps.push_back(failed.failures());
+    }
+  });
+  REQUIRE(maps.size() == static_cast<std::size_t>(size));
+  for (const FailureMap& map : maps) CHECK((map == maps[0]));
+  return maps[0];
+}
+
 TEST_CASE("read once: a reader's error is in every map, as its own failure alone") {
   const std::string place = counted("mem://once/error");
   save_replicated(place, 1);
@@ -391,26 +414,49 @@ TEST_CASE("read once: a reader's error is in every map, as its own failure alone
   reads().before = [&](const DecoratedOperation& operation) {
     if (operation.bytes > 100000 && left-- == 1) throw Error(ErrorCode::kUnavailable, "the disk is gone");
   };
-  std::mutex mutex;
-  std::vector<FailureMap> maps;
-  on_all_ranks(4, [&](World& world) {
-    StateDict state = replicated(true);
-    try {
-      Checkpointer(world).load(state, place, reading(ReadOnce::kWorld));
-    } catch (const CheckpointException& failed) {
-      const std::lock_guard lock(mutex);
-      maps.push_back(failed.failures());
-    }
-  });
+  const FailureMap map = failures_of_load(4, place);
   reads().before = nullptr;
   CHECK(log.text().find("read") == std::string::npos);
-  REQUIRE(maps.size() == 4);
-  for (const FailureMap& map : maps) CHECK((map == maps[0]));
-  REQUIRE(maps[0].size() == 1);
-  CHECK(maps[0].begin()->second.what.find("the disk is gone") != std::string::npos);
+  REQUIRE(map.size() == 1);
+  CHECK(map.begin()->second.what.find("the disk is gone") != std::string::npos);
   // The next load works.
   const std::uint64_t once = load_on(1, place, {});
   CHECK(load_on(4, place, reading(ReadOnce::kWorld)) <= 1.05 * once);
+}
+
+TEST_CASE("read once: a block that its reader finds damaged comes from the other tier once, or fails the load") {
+  const TemporaryDirectory directory;
+  TierOptions tiers;
+  tiers.near_url = directory.path() + "/near";
+  tiers.far_url = directory.path() + "/far";
+  register_tier("once", tiers);
+  const std::string place = "tiered://once/run/step";
+  save_replicated(place, 1);
+  REQUIRE(wait_for_copies("tiered://once/run"));
+  const auto damage = [&](const std::string& tier) {
+    std::filesystem::path largest;
+    for (const auto& entry : std::filesystem::directory_iterator(tier + "/run/step"))
+      if (largest.empty() || entry.file_size() > std::filesystem::file_size(largest)) largest = entry.path();
+    std::fstream file(largest, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(400'000);
+    file.write("damage", 6);
+    REQUIRE(file.good());
+  };
+  damage(tiers.near_url);
+  {
+    const CapturedLog log;
+    load_on(4, place, reading(ReadOnce::kWorld));
+    CHECK(times_in(log.text(), "is read instead") == 1);  // by the reader of the block
+    CHECK(times_in(log.text(), "read_once") == 0);
+  }
+  damage(tiers.far_url);
+  const CapturedLog log;
+  const FailureMap map = failures_of_load(4, place);
+  CHECK(map.size() == 1);
+  CHECK(map.begin()->second.code == ErrorCode::kCorrupt);
+  CHECK(map.begin()->second.what.find("the checksum does not match") != std::string::npos);
+  CHECK(times_in(log.text(), "read_once") == 0);
+  forget_tier("once");
 }
 
 TEST_CASE("read once: a load of the default options, or of auto from a local disk, shares nothing") {
