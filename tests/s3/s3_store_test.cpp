@@ -604,6 +604,35 @@ TEST_CASE("the server copies an object to a second name") {
   CHECK(uploads_at(to) == 0);
 }
 
+TEST_CASE("a copy that the server refuses leaves nothing, and the object can be written instead") {
+  const std::string from = new_s3_place();
+  const auto donor = open_store(from);
+  const std::string content(donor->traits().part_bytes_min, 'p');
+  const auto write_to = [&](Store& store, const std::string& name) {
+    const auto writer = store.create(name, in_parts(store));
+    writer->write_at(0, content);
+    writer->sync(content.size());
+  };
+  write_to(*donor, "object");
+  // Sources that the server refuses: there is no such bucket, and one that names no bucket.
+  for (const char* source : {"cairn-no-such-bucket/object", "/"}) {
+    CAPTURE(source);
+    const std::string to = new_s3_place();
+    const auto store = store_with(std::make_shared<HookedClient>([&](const S3Request& request, const HookedClient::Send& send) {
+                                    S3Request sent = request;
+                                    for (auto& [name, value] : sent.headers)
+                                      if (name == "x-amz-copy-source") value = source;
+                                    return send(sent);
+                                  }),
+                                  to);
+    CHECK(thrown_by([&] { store->link(from + "/object", "object"); }).is_error);
+    CHECK(uploads_at(to) == 0);
+    CHECK_FALSE(store->exists("object"));
+    write_to(*store, "object");
+    CHECK((get_object(*store, "object") == content));
+  }
+}
+
 TEST_CASE("parts that do not follow each other to the given length are refused") {
   const auto store = open_store(new_s3_place());
   const CreateOptions options = in_parts(*store);

@@ -96,6 +96,7 @@ class Savers {
   }
 
   std::string url(int step) const { return run_ + "/step_" + std::to_string(step); }
+  void move_to(std::string run) { run_ = std::move(run); }
   std::string id(int step) const { return local_save_id(static_cast<std::uint64_t>(step)); }
   std::filesystem::path path(int step) const { return run_.substr(run_.find(':') + 1) + "/step_" + std::to_string(step); }
 
@@ -284,6 +285,8 @@ TEST_CASE("reuse: a donor that cannot be linked, for whatever reason, is written
   };
   const std::vector<Row> rows = {
       {"ENOENT", [](Savers& savers) { std::filesystem::remove_all(savers.path(1)); }},
+      // During the save.
+      {"ENOENT", [](Savers& savers) { before_link = [&savers] { std::filesystem::remove_all(savers.path(1)); }; }},
       {"were written", [](Savers& savers) { std::filesystem::resize_file(savers.steady_file(1), 1000); }},
       {"were written", [](Savers& savers) { std::ofstream(savers.steady_file(1), std::ios::app) << "more"; }},
       {"regular file",
@@ -383,6 +386,42 @@ TEST_CASE("reuse: each tier links to its own object, and each checkpoint is whol
     alone.check(2, 2);
   }
   forget_tier("reusing");
+}
+
+TEST_CASE("reuse: a donor in another pair of tiers, outside of tiers, or lost from the near tier, is written instead") {
+  const TemporaryDirectory directory;
+  const std::string plain = directory.path() + "/plain/run";
+  for (const std::string& name : {"pair", "other"}) {
+    TierOptions tiers;
+    tiers.near_url = directory.path() + "/" + name + "_near";
+    tiers.far_url = directory.path() + "/" + name + "_far";
+    register_tier(name, tiers);
+  }
+  const auto check_alone = [&](const std::string& run, int step) {
+    CAPTURE(run);
+    Savers(1, {}, run).check(step, step);
+  };
+  Savers savers(1, reusing(Reuse::kDeclared), "tiered://pair/run");
+  const auto save_anew = [&](const std::string& run, int step) {
+    CAPTURE(run);
+    savers.move_to(run);
+    const CapturedLog log;
+    savers.save(step, state_at(step));
+    REQUIRE(wait_for_copies(run));
+    CHECK((log.text().find("because it cannot be linked: ") != std::string::npos));
+  };
+  savers.save(1, state_at(1));
+  REQUIRE(wait_for_copies("tiered://pair/run"));
+  save_anew("tiered://other/run", 2);
+  save_anew(plain, 3);
+  save_anew("tiered://pair/run", 4);
+  std::filesystem::remove_all(directory.path() + "/pair_near/run/step_4");
+  save_anew("tiered://pair/run", 5);
+  for (const auto& [name, steps] : {std::pair("pair", std::pair(1, 5)), {"other", {2, 2}}})
+    for (const char* tier : {"_near/run", "_far/run"})
+      for (const int step : {steps.first, steps.second}) check_alone(directory.path() + "/" + name + tier, step);
+  check_alone(plain, 3);
+  for (const std::string& name : {"pair", "other"}) forget_tier(name);
 }
 
 TEST_CASE("reuse: a power loss at any operation leaves both checkpoints whole, or the first one") {
