@@ -9,12 +9,15 @@ that was there before or the new one loads whole, in a launch of its own.
 
 import glob
 import os
+import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -92,6 +95,15 @@ class FaultTest(unittest.TestCase):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+    def await_files(self, directory, names, *processes):
+        missing = names
+        while missing:
+            missing = [name for name in missing if not os.path.exists(os.path.join(directory, name))]
+            for process in processes:
+                if missing and process.poll() is not None:
+                    self.fail("a launch ended before %s:\n%s" % (missing, process.communicate()[0]))
+            os.sched_yield()
 
     def reports(self, directory, name, ranks, output=""):
         """What each of these ranks was told."""
@@ -296,6 +308,8 @@ class ReadOnceFaults(FaultTest):
 
     POINTS = [("receive:GlobalLoadPlan", 1, False), ("hook:read_data", 1, False), ("store:read", 6, False), ("store:read", 7, False),
               ("send:ReadDone", 1, False)]
+    # The coordinator reads the metadata, too.
+    COORDINATOR_POINTS = [(point, passed + (point == "store:read"), delivered) for point, passed, delivered in POINTS]
 
     @staticmethod
     def command(arguments, ranks=WORLD, options=()):
@@ -304,8 +318,39 @@ class ReadOnceFaults(FaultTest):
     def test_a_reader_is_killed(self):
         self.kill("load", self.fewer(of_other_ranks("kill", self.POINTS), 4))
 
+    def test_the_coordinator_that_reads_is_killed(self):
+        self.kill("load", self.fewer(of_the_coordinator("kill", self.COORDINATOR_POINTS, LOAD_COORDINATOR_POINTS), 4))
+
     def test_a_reader_is_frozen(self):
-        self.freeze("load", self.fewer(of_other_ranks("freeze", self.POINTS[:2], before=False), 4))
+        reads = [Case("freeze", "store:read", rank, nth) for nth in (1, 2, 3) for rank in range(1, WORLD)]
+        self.freeze("load", self.fewer(of_other_ranks("freeze", self.POINTS[:2], before=False) + reads, 4))
+
+    def test_a_rank_that_runs_a_tenth_of_the_time_gets_its_bytes_from_others(self):
+        directory = self.directory("slow")
+        job = self.start("attempt", directory, "load", "0", "-1")
+        self.await_files(directory, ["pid.2"], job)
+        while job.poll() is None:
+            with open(os.path.join(directory, "pid.2"), encoding="ascii") as file:
+                pid = int(file.read())
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.045)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.005)
+            except ProcessLookupError:
+                break  # it has ended
+        output = job.communicate(timeout=PATIENCE)[0]
+        self.assertEqual(job.returncode, 0, output)
+        self.assertEqual(set(self.reports(directory, "report", range(WORLD)).values()), {"ok\n"}, output)
+        self.assertNotIn("read_once:", output)  # a rank that has to read for itself says so
+
+    def test_readers_are_killed_many_times(self):
+        kills = int(os.environ.get("CAIRN_TEST_KILLS", "0"))
+        if not kills:
+            self.skipTest("CAIRN_TEST_KILLS does not say how often")
+        cases = of_other_ranks("kill", sorted({*self.POINTS, *LOAD_POINTS}))
+        cases += of_the_coordinator("kill", self.COORDINATOR_POINTS, LOAD_COORDINATOR_POINTS)
+        self.kill("load", random.Random(kills).choices(cases, k=kills))
 
 
 class CoordinatorKilledWhileSaving(FaultTest):
@@ -355,15 +400,6 @@ class Rejoined(FaultTest):
 
 
 class OthersAtTheDoor(FaultTest):
-    def await_files(self, directory, names, *processes):
-        missing = names
-        while missing:
-            missing = [name for name in missing if not os.path.exists(os.path.join(directory, name))]
-            for process in processes:
-                if missing and process.poll() is not None:
-                    self.fail("a launch ended before %s:\n%s" % (missing, process.communicate()[0]))
-            os.sched_yield()
-
     @staticmethod
     def post(directory, name):
         with open(os.path.join(directory, name), "w"):

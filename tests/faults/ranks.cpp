@@ -99,7 +99,13 @@ int generation_of(const StateDict& state, int rank, int world_size) {
   return generation;
 }
 
-int load_generation(Checkpointer& checkpointer, const std::string& id, const LoadOptions& options = {}) {
+LoadOptions load_options() {
+  LoadOptions options;
+  if (std::getenv("CAIRN_TEST_READ_ONCE") != nullptr) options.read_once = ReadOnce::kWorld;
+  return options;
+}
+
+int load_generation(Checkpointer& checkpointer, const std::string& id, const LoadOptions& options = load_options()) {
   const int rank = checkpointer.world().rank();
   const int size = checkpointer.world().size();
   StateDict state = state_of(0, rank, size);
@@ -127,8 +133,8 @@ struct Member {
   Member(World of, const std::string& directory, int coordinator)
       : world(std::move(of)), board(directory), id(directory + "/checkpoint"), checkpointer(world) {
     saving.coordinator_rank = coordinator;
+    loading = load_options();
     loading.coordinator_rank = coordinator;
-    if (std::getenv("CAIRN_TEST_READ_ONCE") != nullptr) loading.read_once = ReadOnce::kWorld;
     board.post("pid." + std::to_string(world.rank()), std::to_string(::getpid()));
   }
   void save(int generation) { checkpointer.save(state_of(generation, world.rank(), world.size()), id, saving); }

@@ -176,6 +176,17 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(self.reports("report", range(3)), ["ok\n"] * 3)
         self.assertNotIn("read_once:", said)  # a rank that has to read for itself says so
 
+    def test_a_rank_that_cannot_be_reached_one_way_reads_for_itself(self):
+        hosts = self.make_network(3).hosts
+        hosts[1].not_reached.add(hosts[2])
+        ranks = self.start(hosts, "attempt", self.directory, "load", 0, -1, CAIRN_TEST_READ_ONCE="1", CAIRN_TEST_SILENCE_MS="2000",
+                           **self.secret)
+        said = self.succeed(ranks)
+        self.assertEqual(self.reports("report", range(3)), ["ok\n"] * 3)
+        self.assertNotIn("read_once:", said[0])
+        self.assertIn("rank 2 must read for itself what this rank should send: ", said[1])
+        self.assertIn("this rank reads for itself what rank 1 should have sent: ", said[2])
+
     def test_training_groups_follow_the_same_rule(self):
         if not CHAR_LM:
             self.skipTest("char_lm is not built")
@@ -241,10 +252,12 @@ class HostsTest(unittest.TestCase):
     def test_a_load_names_the_host_that_does_not_see_the_checkpoint(self):
         hosts = self.make_network(2).hosts
         self.save_twice(hosts)
-        ranks = self.start(hosts, "check", self.directory, private={hosts[1]: [self.directory / "checkpoint"]}, **self.secret)
-        for said in self.said_by(ranks):
-            self.assertRegex(said, r"rank 1 raised in \w+ .*there is no checkpoint at " + re.escape(f"{self.directory}/checkpoint"))
-        self.assertNotIn(0, [rank.returncode for rank in ranks])
+        for read_once in ({}, {"CAIRN_TEST_READ_ONCE": "1"}):
+            ranks = self.start(hosts, "check", self.directory, private={hosts[1]: [self.directory / "checkpoint"]}, **self.secret,
+                               **read_once)
+            for said in self.said_by(ranks):
+                self.assertRegex(said, r"rank 1 raised in \w+ .*there is no checkpoint at " + re.escape(f"{self.directory}/checkpoint"))
+            self.assertNotIn(0, [rank.returncode for rank in ranks])
 
     # -- cuts -----------------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import os
 import random
 import selectors
 import shutil
+import socket
 import struct
 import subprocess
 import threading
@@ -44,6 +45,11 @@ def missing():
     return "" if subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0 else "this machine makes no mount namespaces"
 
 
+def is_opening(packet):
+    """Whether an IPv4 packet is the first of a TCP connection: SYN without ACK."""
+    return packet[9] == socket.IPPROTO_TCP and packet[(packet[0] & 15) * 4 + 13] & 0x12 == 0x02
+
+
 class Host:
     """A network namespace. Its interface net0 leads to the other hosts; other0 leads to nobody."""
 
@@ -53,6 +59,7 @@ class Host:
         self.address = f"10.77.0.{number + 1}"
         self.stray_address = f"10.88.{number}.1"
         self.cut = False
+        self.not_reached = set()  # hosts to which no connection can be made from here; the other way it can
         with open("/proc/thread-self/ns/net", "rb") as home:
             _checked(_libc.unshare(CLONE_NEWNET))
             try:
@@ -127,7 +134,7 @@ class Network:
                 except BlockingIOError:
                     continue
                 to = by_address.get(packet[16:20])  # of an IPv4 header
-                if packet[0] >> 4 != 4 or to is None:
+                if packet[0] >> 4 != 4 or to is None or (to in key.data.not_reached and is_opening(packet)):
                     continue
                 if self.random.random() < self.loss:
                     self.lost += 1
