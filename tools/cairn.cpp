@@ -104,20 +104,9 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
 
   Run chosen;
-  add_ls(app, chosen);
-  add_latest(app, chosen);
-  add_rm(app, chosen);
-  add_cp(app, chosen);
-  add_inspect(app, chosen);
-  add_doctor(app, chosen);
-  add_trace(app, chosen);
-  add_status(app, chosen);
-  add_verify(app, chosen);
-  add_cat(app, chosen);
-  add_diff(app, chosen);
-  add_convert(app, chosen);
-  add_merge(app, chosen);
-  add_prune(app, chosen);
+  for (AddCommand* const add : {add_ls, add_latest, add_rm, add_cp, add_inspect, add_doctor, add_trace, add_status, add_verify,
+                                add_cat, add_diff, add_convert, add_merge, add_prune})
+    add(app, chosen);
 
   check_command(app, argc, argv);
   try {

@@ -308,15 +308,13 @@ int cat(const CatOptions& options) {
 }  // namespace
 
 void add_cat(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<CatOptions>();
-  auto* const command = add_command(app, chosen, "cat", "Print the elements of a tensor, or a value", kCatExamples,
-                                    [options] { return cat(*options); });
-  command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
-  command->add_option("KEY", options->key, "The key, as cairn inspect --json prints it")->required();
-  command->add_option("--slice", options->slice, "The part to print: a range, a number or ':' for each dimension")
+  const auto [command, options] = add_command(app, chosen, "cat", "Print the elements of a tensor, or a value", kCatExamples, cat);
+  command->add_option("DIR", options.checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
+  command->add_option("KEY", options.key, "The key, as cairn inspect --json prints it")->required();
+  command->add_option("--slice", options.slice, "The part to print: a range, a number or ':' for each dimension")
       ->type_name("0:4,:");
-  command->add_flag("--full", options->full, "Print all elements, at most 2^28");
-  command->add_flag("--json", options->json, "Print JSON with all elements, at most 2^28");
+  command->add_flag("--full", options.full, "Print all elements, at most 2^28");
+  command->add_flag("--json", options.json, "Print JSON with all elements, at most 2^28");
 }
 
 }  // namespace cairn::tools

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -58,20 +59,9 @@ class WrongUse : public Error {
 
 using Run = std::function<int()>;
 
-void add_ls(CLI::App& app, Run& chosen);
-void add_latest(CLI::App& app, Run& chosen);
-void add_rm(CLI::App& app, Run& chosen);
-void add_cp(CLI::App& app, Run& chosen);
-void add_inspect(CLI::App& app, Run& chosen);
-void add_doctor(CLI::App& app, Run& chosen);
-void add_trace(CLI::App& app, Run& chosen);
-void add_status(CLI::App& app, Run& chosen);
-void add_prune(CLI::App& app, Run& chosen);
-void add_verify(CLI::App& app, Run& chosen);
-void add_cat(CLI::App& app, Run& chosen);
-void add_diff(CLI::App& app, Run& chosen);
-void add_convert(CLI::App& app, Run& chosen);
-void add_merge(CLI::App& app, Run& chosen);
+using AddCommand = void(CLI::App& app, Run& chosen);
+AddCommand add_ls, add_latest, add_rm, add_cp, add_inspect, add_doctor, add_trace, add_status, add_verify, add_cat, add_diff,
+    add_convert, add_merge, add_prune;
 
 // --- shared by the commands ---
 
@@ -96,6 +86,13 @@ std::optional<std::filesystem::path> file_at(const std::string& place);
 void print_json(const Json& json);
 // Adds a command. If the command line names it, `run` is `chosen`. `examples` end its help.
 CLI::App* add_command(CLI::App& app, Run& chosen, const char* name, const char* what, const std::string& examples, Run run);
+// Adds a command that takes options. Returns it, and the options that the caller is to describe.
+template <class Options>
+std::pair<CLI::App*, Options&> add_command(CLI::App& app, Run& chosen, const char* name, const char* what,
+                                           const std::string& examples, int (*run)(const Options&)) {
+  const auto options = std::make_shared<Options>();
+  return {add_command(app, chosen, name, what, examples, [options, run] { return run(*options); }), *options};
+}
 // Add options that several commands have.
 void add_patterns(CLI::App& command, const std::string& name, std::vector<std::string>& patterns, const std::string& what);
 void add_memory(CLI::App& command, std::uint64_t& bytes);

@@ -97,6 +97,14 @@ bool is_within(const std::string& path, const std::string& source) {
   return std::mismatch(from.begin(), from.end(), to.begin(), to.end()).first == from.end();
 }
 
+int merge(const ConvertOptions& options) {
+  if (open_store(options.source)->exists(kCommitRecordName))
+    throw WrongUse(fmt::format("{} is one checkpoint already: there is nothing to merge", printable(options.source)));
+  if (is_within(options.destination, options.source))
+    throw WrongUse(fmt::format("{} is where the parts are: give another place as DST", printable(options.destination)));
+  return convert(options);
+}
+
 // Adds the options that `convert` and `merge` share.
 void add_shared(CLI::App& command, ConvertOptions& options) {
   command.add_option("--world", options.world, "Split tensors by rows over this many ranks (dcp only)")
@@ -244,39 +252,31 @@ bool Conversion::report() const {
 }
 
 void add_merge(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<ConvertOptions>();
-  options->format = "dcp";
   const char* const what = "Make one checkpoint of the parts that ranks saved for themselves";
-  auto* const command = add_command(app, chosen, "merge", what, kMergeExamples, [options] {
-    if (open_store(options->source)->exists(kCommitRecordName))
-      throw WrongUse(fmt::format("{} is one checkpoint already: there is nothing to merge", printable(options->source)));
-    if (is_within(options->destination, options->source))
-      throw WrongUse(fmt::format("{} is where the parts are: give another place as DST", printable(options->destination)));
-    return convert(*options);
-  });
-  command->add_option("SRC", options->source, "The checkpoint of which each rank saved its part")->required();
-  command->add_option("DST", options->destination, "The directory to write")->required();
-  add_patterns(*command, "--exclude", options->exclude, "Leave out keys that match this pattern");
-  add_shared(*command, *options);
+  const auto [command, options] = add_command(app, chosen, "merge", what, kMergeExamples, merge);
+  options.format = "dcp";
+  command->add_option("SRC", options.source, "The checkpoint of which each rank saved its part")->required();
+  command->add_option("DST", options.destination, "The directory to write")->required();
+  add_patterns(*command, "--exclude", options.exclude, "Leave out keys that match this pattern");
+  add_shared(*command, options);
 }
 
 void add_convert(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<ConvertOptions>();
-  auto* const command = add_command(app, chosen, "convert", "Write a checkpoint in another format or layout", kConvertExamples,
-                                    [options] { return convert(*options); });
-  command->add_option("SRC", options->source, "The checkpoint, torch.save file or safetensors file to read")->required();
-  command->add_option("DST", options->destination, "The file or directory to write")->required();
-  command->add_option("--to", options->format, "The format of DST")
+  const auto [command, options] =
+      add_command(app, chosen, "convert", "Write a checkpoint in another format or layout", kConvertExamples, convert);
+  command->add_option("SRC", options.source, "The checkpoint, torch.save file or safetensors file to read")->required();
+  command->add_option("DST", options.destination, "The file or directory to write")->required();
+  command->add_option("--to", options.format, "The format of DST")
       ->required()
       ->check(CLI::IsMember({"safetensors", "torch", "dcp"}));
-  add_patterns(*command, "--select", options->select, "Convert only keys that match this pattern");
-  add_patterns(*command, "--exclude", options->exclude, "Leave out keys that match this pattern");
-  command->add_option("--rename", options->renames, "Replace what matches in each key; \\1 is the first group; may be repeated")
+  add_patterns(*command, "--select", options.select, "Convert only keys that match this pattern");
+  add_patterns(*command, "--exclude", options.exclude, "Leave out keys that match this pattern");
+  command->add_option("--rename", options.renames, "Replace what matches in each key; \\1 is the first group; may be repeated")
       ->allow_extra_args(false)
       ->type_name("REGEX=REPL");
-  command->add_option("--cast", options->cast, "Convert floating-point tensors to this type")->type_name("DTYPE");
-  add_shared(*command, *options);
-  command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out what the format cannot hold, instead of failing");
+  command->add_option("--cast", options.cast, "Convert floating-point tensors to this type")->type_name("DTYPE");
+  add_shared(*command, options);
+  command->add_flag("--skip-unsupported", options.skip_unsupported, "Leave out what the format cannot hold, instead of failing");
 }
 
 }  // namespace cairn::tools

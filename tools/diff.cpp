@@ -259,17 +259,16 @@ int diff(const DiffOptions& options) {
 }  // namespace
 
 void add_diff(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<DiffOptions>();
-  auto* const command = add_command(app, chosen, "diff", "Compare the keys, shapes, types and values of two checkpoints",
-                                    kDiffExamples, [options] { return diff(*options); });
-  command->add_option("A", options->a, "A checkpoint, torch.save file or safetensors file")->required();
-  command->add_option("B", options->b, "The one to compare it with")->required();
-  add_patterns(*command, "--tensors", options->tensors, "Compare only keys that match this pattern");
-  command->add_option("--tolerance", options->tolerance, "Largest absolute difference of elements that count as equal")
+  const auto [command, options] =
+      add_command(app, chosen, "diff", "Compare the keys, shapes, types and values of two checkpoints", kDiffExamples, diff);
+  command->add_option("A", options.a, "A checkpoint, torch.save file or safetensors file")->required();
+  command->add_option("B", options.b, "The one to compare it with")->required();
+  add_patterns(*command, "--tensors", options.tensors, "Compare only keys that match this pattern");
+  command->add_option("--tolerance", options.tolerance, "Largest absolute difference of elements that count as equal")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  add_memory(*command, options->memory);
-  command->add_flag("--json", options->json, "Print JSON");
+  add_memory(*command, options.memory);
+  command->add_flag("--json", options.json, "Print JSON");
 }
 
 }  // namespace cairn::tools

@@ -392,15 +392,14 @@ int doctor(const DoctorOptions& options) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<DoctorOptions>();
-  auto* const command = add_command(app, chosen, "doctor", "Find what would make saves slow or fail on this machine",
-                                    kDoctorExamples, [options] { return doctor(*options); });
-  command->add_option("DIR", options->directory, "The directory in which checkpoints will be saved");
-  command->add_option("--test-size", options->test_bytes, "Largest size of the file that measures the disk")
+  const auto [command, options] =
+      add_command(app, chosen, "doctor", "Find what would make saves slow or fail on this machine", kDoctorExamples, doctor);
+  command->add_option("DIR", options.directory, "The directory in which checkpoints will be saved");
+  command->add_option("--test-size", options.test_bytes, "Largest size of the file that measures the disk")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE")
       ->default_str("256MiB");
-  command->add_flag("--json", options->json, "Print JSON");
+  command->add_flag("--json", options.json, "Print JSON");
 }
 
 }  // namespace cairn::tools

@@ -365,13 +365,12 @@ int inspect(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<InspectOptions>();
-  auto* const command = add_command(app, chosen, "inspect", "Show the keys, shapes, ranks, files and origin of a checkpoint",
-                                    kInspectExamples, [options] { return inspect(*options); });
-  command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
-  add_patterns(*command, "--tensors", options->tensors, "Show only keys that match this pattern");
-  command->add_flag("--chunks", options->chunks, "List every chunk and where it is stored");
-  command->add_flag("--json", options->json, "Print JSON");
+  const auto [command, options] = add_command(
+      app, chosen, "inspect", "Show the keys, shapes, ranks, files and origin of a checkpoint", kInspectExamples, inspect);
+  command->add_option("DIR", options.checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
+  add_patterns(*command, "--tensors", options.tensors, "Show only keys that match this pattern");
+  command->add_flag("--chunks", options.chunks, "List every chunk and where it is stored");
+  command->add_flag("--json", options.json, "Print JSON");
 }
 
 }  // namespace cairn::tools

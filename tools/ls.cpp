@@ -30,6 +30,13 @@ removes leftovers in places where no save is open. Neither removes data files wi
 record that no save or removal left.
 Exits with 1 if any checkpoint is damaged.)";
 
+constexpr const char* kLatestExamples = R"TEXT(Examples:
+  cairn verify "$(cairn latest run)"
+
+This is the checkpoint that restore_latest takes. latest reads no data, so that restore_latest may
+still find it damaged, and take an earlier one.
+Exits with 1 if there is none, or if restore_latest would throw.)TEXT";
+
 struct LsOptions {
   std::string run;
   bool json = false;
@@ -153,24 +160,16 @@ int print_latest(const std::string& url) {
 }  // namespace
 
 void add_ls(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<LsOptions>();
-  auto* const command = add_command(app, chosen, "ls", "List the checkpoints of a run, the latest first, and leftovers",
-                                    kLsExamples, [options] { return ls(*options); });
-  command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
-  command->add_flag("--json", options->json, "Print JSON");
+  const auto [command, options] =
+      add_command(app, chosen, "ls", "List the checkpoints of a run, the latest first, and leftovers", kLsExamples, ls);
+  command->add_option("RUN", options.run, "The directory or URL that holds the checkpoints")->required();
+  command->add_flag("--json", options.json, "Print JSON");
 }
 
 void add_latest(CLI::App& app, Run& chosen) {
-  const auto run = std::make_shared<std::string>();
-  auto* const command = add_command(app, chosen, "latest", "Print the place of the checkpoint from which a run resumes",
-                                    R"TEXT(Examples:
-  cairn verify "$(cairn latest run)"
-
-This is the checkpoint that restore_latest takes. latest reads no data, so that restore_latest may
-still find it damaged, and take an earlier one.
-Exits with 1 if there is none, or if restore_latest would throw.)TEXT",
-                                    [run] { return print_latest(*run); });
-  command->add_option("RUN", *run, "The directory or URL that holds the checkpoints")->required();
+  const char* const what = "Print the place of the checkpoint from which a run resumes";
+  const auto [command, run] = add_command(app, chosen, "latest", what, kLatestExamples, print_latest);
+  command->add_option("RUN", run, "The directory or URL that holds the checkpoints")->required();
 }
 
 }  // namespace cairn::tools

@@ -130,30 +130,38 @@ std::string why_kept(const Retention& retention, const RetentionPolicy& policy, 
 
 struct Pruning {
   RunDirectory run;
+  RunContents contents;
   Retention retention;
   std::map<std::string, std::string> damaged;  // why, by the names of those that --damaged removes
   std::vector<RunCheckpoint> go;  // to be removed, the oldest first
   std::vector<Leftover> leftovers;
   std::uint64_t bytes = 0;
+
+  // Returns null if it is not listed.
+  const ListedCheckpoint* listed(const RunCheckpoint& checkpoint) const {
+    for (const ListedCheckpoint& one : contents.checkpoints)
+      if (one.name == checkpoint.name) return &one;
+    return nullptr;
+  }
 };
 
-void show(Pruning& pruning, const RetentionPolicy& policy, const RunContents& contents) {
+void show(Pruning& pruning, const RetentionPolicy& policy) {
   Table table({"", "checkpoint", "step", "size", "why"});
   for (std::size_t i = 0; i < pruning.retention.checkpoints.size(); ++i) {
     const RunCheckpoint& checkpoint = pruning.retention.checkpoints[i];
-    const auto listed = std::find_if(contents.checkpoints.begin(), contents.checkpoints.end(),
-                                     [&](const ListedCheckpoint& one) { return one.name == checkpoint.name; });
-    const bool is_listed = listed != contents.checkpoints.end();
+    const ListedCheckpoint* const listed = pruning.listed(checkpoint);
+    const bool is_pinned = listed != nullptr && listed->pinned;
     const auto damaged = pruning.damaged.find(checkpoint.name);
     const bool is_damaged = damaged != pruning.damaged.end();
-    const bool stays = (pruning.retention.kept.count(checkpoint.name) > 0 && !is_damaged) || (is_listed && listed->pinned);
+    const bool stays = (pruning.retention.kept.count(checkpoint.name) > 0 && !is_damaged) || is_pinned;
     if (!stays) {
       pruning.go.insert(pruning.go.begin(), checkpoint);
-      if (is_listed) pruning.bytes += listed->bytes;
+      if (listed != nullptr) pruning.bytes += listed->bytes;
     }
     table.add({stays ? coloured(Colour::kGood, "stays") : coloured(Colour::kWarning, "goes"), printable(checkpoint.name),
-               checkpoint.head.step ? std::to_string(*checkpoint.head.step) : "-", is_listed ? human_bytes(listed->bytes) : "-",
-               stays        ? why_kept(pruning.retention, policy, pruning.retention.infos[i], is_listed && listed->pinned)
+               checkpoint.head.step ? std::to_string(*checkpoint.head.step) : "-",
+               listed != nullptr ? human_bytes(listed->bytes) : "-",
+               stays        ? why_kept(pruning.retention, policy, pruning.retention.infos[i], is_pinned)
                : is_damaged ? "damaged: " + printable(damaged->second)
                             : ""});
   }
@@ -204,13 +212,12 @@ bool remove_all(const Pruning& pruning) {
 
 // Reads checkpoints that are known to be damaged again. Removes the note of damage from those that
 // read without errors.
-void find_damaged(Pruning& pruning, const RunContents& contents, bool may_forget) {
+void find_damaged(Pruning& pruning, bool may_forget) {
   for (const RunCheckpoint& checkpoint : pruning.retention.checkpoints) {
-    const bool is_known = std::any_of(contents.checkpoints.begin(), contents.checkpoints.end(), [&](const ListedCheckpoint& one) {
-      return one.name == checkpoint.name && !one.fault.empty() && !one.pinned;
-    });
+    const ListedCheckpoint* const listed = pruning.listed(checkpoint);
     // A record that cannot be read is no finding about the files: it may be of a newer version.
-    if (!is_known || !pruning.run.why_unreadable(checkpoint.name).empty()) continue;
+    if (listed == nullptr || listed->fault.empty() || listed->pinned || !pruning.run.why_unreadable(checkpoint.name).empty())
+      continue;
     std::string fault = pruning.run.fault_of(checkpoint.name);
     if (fault.empty()) fault = pruning.run.find_damage(checkpoint, {}, std::numeric_limits<std::uint64_t>::max());
     if (!fault.empty())
@@ -224,16 +231,15 @@ int prune(const PruneOptions& options) {
   if (options.keep.empty() && !options.leftovers && !options.damaged)
     throw WrongUse("say what stays, as in --keep last=3, or what goes, with --leftovers or --damaged");
   const RetentionPolicy policy = policy_of(options.keep);
-  const RunContents contents = look_at_run(options.run);
-  Pruning pruning{RunDirectory(options.run), {}, {}, {}, {}, 0};
+  Pruning pruning{RunDirectory(options.run), look_at_run(options.run), {}, {}, {}, {}, 0};
   if (!options.keep.empty() || options.damaged) pruning.retention = look_at_retention(pruning.run, policy);
   // A metric that no checkpoint has is probably misspelt, and the rule would keep nothing.
   if (const std::string why = why_unrankable(policy, pruning.retention.infos); !why.empty()) throw WrongUse(why);
-  if (options.damaged) find_damaged(pruning, contents, !options.dry_run);
+  if (options.damaged) find_damaged(pruning, !options.dry_run);
   if (options.leftovers)
-    for (const Leftover& leftover : contents.leftovers)
+    for (const Leftover& leftover : pruning.contents.leftovers)
       if (!leftover.is_open && !leftover.is_unrecorded && leftover.by_ranks.empty()) pruning.leftovers.push_back(leftover);
-  show(pruning, policy, contents);
+  show(pruning, policy);
   const std::size_t count = pruning.go.size() + pruning.leftovers.size();
   if (count == 0) {
     std::cout << "nothing to remove\n";
@@ -248,17 +254,15 @@ int prune(const PruneOptions& options) {
 }  // namespace
 
 void add_prune(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<PruneOptions>();
-  auto* const command =
-      add_command(app, chosen, "prune", "Remove old checkpoints of a run", kPruneExamples, [options] { return prune(*options); });
-  command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
-  command->add_option("--keep", options->keep, "Checkpoints to keep: last=K, every=N or best=K:METRIC[:higher]; may be repeated")
+  const auto [command, options] = add_command(app, chosen, "prune", "Remove old checkpoints of a run", kPruneExamples, prune);
+  command->add_option("RUN", options.run, "The directory or URL that holds the checkpoints")->required();
+  command->add_option("--keep", options.keep, "Checkpoints to keep: last=K, every=N or best=K:METRIC[:higher]; may be repeated")
       ->allow_extra_args(false)
       ->type_name("RULE");
-  command->add_flag("--leftovers", options->leftovers, "Remove leftovers of saves and removals that did not finish");
-  command->add_flag("--damaged", options->damaged, "Remove damaged checkpoints, after reading them again");
-  command->add_flag("--yes", options->yes, "Remove without asking");
-  command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");
+  command->add_flag("--leftovers", options.leftovers, "Remove leftovers of saves and removals that did not finish");
+  command->add_flag("--damaged", options.damaged, "Remove damaged checkpoints, after reading them again");
+  command->add_flag("--yes", options.yes, "Remove without asking");
+  command->add_flag("--dry-run", options.dry_run, "Show what would be removed, and remove nothing");
 }
 
 }  // namespace cairn::tools

@@ -151,15 +151,13 @@ int rm(const RmOptions& options) {
 }  // namespace
 
 void add_rm(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<RmOptions>();
-  auto* const command =
-      add_command(app, chosen, "rm", "Remove checkpoints by name", kRmExamples, [options] { return rm(*options); });
-  command->add_option("CHECKPOINT", options->checkpoints, "The directories or URLs of checkpoints")->required();
-  command->add_flag("--pinned", options->pinned, "Remove pinned checkpoints, too");
-  command->add_flag("--last-sound", options->last_sound, "Remove the last sound checkpoint of a run, too");
-  command->add_flag("--foreign", options->foreign, "Remove checkpoints that PyTorch saved, too");
-  command->add_flag("--yes", options->yes, "Remove without asking");
-  command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");
+  const auto [command, options] = add_command(app, chosen, "rm", "Remove checkpoints by name", kRmExamples, rm);
+  command->add_option("CHECKPOINT", options.checkpoints, "The directories or URLs of checkpoints")->required();
+  command->add_flag("--pinned", options.pinned, "Remove pinned checkpoints, too");
+  command->add_flag("--last-sound", options.last_sound, "Remove the last sound checkpoint of a run, too");
+  command->add_flag("--foreign", options.foreign, "Remove checkpoints that PyTorch saved, too");
+  command->add_flag("--yes", options.yes, "Remove without asking");
+  command->add_flag("--dry-run", options.dry_run, "Show what would be removed, and remove nothing");
 }
 
 }  // namespace cairn::tools

@@ -288,14 +288,13 @@ int verify(const VerifyOptions& options) {
 }  // namespace
 
 void add_verify(CLI::App& app, Run& chosen) {
-  const auto options = std::make_shared<VerifyOptions>();
-  auto* const command = add_command(app, chosen, "verify", "Read every byte of checkpoints and list all faults", kVerifyExamples,
-                                    [options] { return verify(*options); });
-  command->add_option("DIR", options->places, "Checkpoints, runs or files; a run means all of its checkpoints")->required();
+  const auto [command, options] =
+      add_command(app, chosen, "verify", "Read every byte of checkpoints and list all faults", kVerifyExamples, verify);
+  command->add_option("DIR", options.places, "Checkpoints, runs or files; a run means all of its checkpoints")->required();
   command
-      ->add_option("--threads", options->threads, "Threads that read and check; by default one per CPU, at least 2 and at most 16")
+      ->add_option("--threads", options.threads, "Threads that read and check; by default one per CPU, at least 2 and at most 16")
       ->check(CLI::Range(1u, 256u));
-  command->add_flag("--json", options->json, "Print JSON");
+  command->add_flag("--json", options.json, "Print JSON");
 }
 
 }  // namespace cairn::tools
