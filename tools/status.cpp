@@ -47,7 +47,7 @@ constexpr Duration kLongAgreement = std::chrono::seconds(1);
 
 // Adds what the traces tell about the job that began last.
 void add_traces(const std::string& path, Status& status) {
-  const auto directory = std::make_shared<const TraceDirectory>(open_traces(path));
+  const auto directory = open_traces(path);
   if (directory->jobs().empty()) throw Error(ErrorCode::kNotFound, "the traces in " + path + " cannot be read");
   const TracedJob& job = directory->jobs().back();
   const TracedAttempt *last_save = nullptr, *last_failed = nullptr;
@@ -57,16 +57,15 @@ void add_traces(const std::string& path, Status& status) {
     if (attempt.job != job.incarnation) continue;
     const bool is_agreement = attempt.operation == Operation::kAgree;
     if (attempt.is_running) {
-      const OpenedTrace opened{ChosenAttempt(directory, attempt)};
-      const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
-      if (is_agreement && system_clock().wall_now() - diagnosis.begin < kLongAgreement) continue;
-      status.add("now",
-                 fmt::format("{}, since {} UTC, {}", attempt.describe(), time_of_day(diagnosis.begin), ago(diagnosis.begin)));
-      for (std::string& text : running_lines(opened, diagnosis)) status.lines.push_back(std::move(text));
+      const OpenedTrace opened(directory, attempt);
+      const WallTime begin = opened.diagnosis.begin;
+      if (is_agreement && system_clock().wall_now() - begin < kLongAgreement) continue;
+      status.add("now", fmt::format("{}, since {} UTC, {}", attempt.describe(), time_of_day(begin), ago(begin)));
+      for (std::string& text : running_lines(opened)) status.lines.push_back(std::move(text));
       Json running = to_json(attempt);
-      running["seconds"] = in_seconds(system_clock().wall_now() - diagnosis.begin);
-      running["phases"] = to_json(diagnosis.phases);
-      running["hooks"] = hooks_json(opened, diagnosis);
+      running["seconds"] = in_seconds(system_clock().wall_now() - begin);
+      running["phases"] = to_json(opened.diagnosis.phases);
+      running["hooks"] = hooks_json(opened);
       status.json["running"].push_back(std::move(running));
       continue;
     }
@@ -95,9 +94,9 @@ void add_traces(const std::string& path, Status& status) {
   status.json["saves"] = saves - failed;
   status.json["failed"] = failed;
   if (last_failed != nullptr) {
-    const OpenedTrace opened{ChosenAttempt(directory, *last_failed)};
-    const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
-    const std::string why = diagnosis.failures.empty() ? "" : failure_line(opened.trace.job, diagnosis.failures.front());
+    const OpenedTrace opened(directory, *last_failed);
+    const auto& failures = opened.diagnosis.failures;
+    const std::string why = failures.empty() ? "" : failure_line(opened.trace.job, failures.front());
     status.add("failed", fmt::format("{}, {}{}", last_failed->describe(), ago(last_failed->end()), why.empty() ? "" : ": " + why));
     status.json["last_failure"] = to_json(*last_failed);
     status.json["last_failure"]["why"] = why;
@@ -203,29 +202,31 @@ Status status_of(const std::string& place) {
   return status;
 }
 
+struct StatusOptions {
+  std::vector<std::string> places;
+  bool json = false;
+};
+
+int show_status(const StatusOptions& options) {
+  Json list = Json::array();
+  for (const std::string& place : options.places) {
+    const Status status = status_of(place);
+    list.push_back(status.json);
+    if (options.json) continue;
+    if (options.places.size() > 1) std::cout << coloured(Colour::kBold, printable(place) + ":") << '\n';
+    for (const std::string& text : status.lines) print_line(text, kNameColumns);
+  }
+  if (options.json) print_json(list);
+  return kFine;
+}
+
 }  // namespace
 
 void add_status(CLI::App& app, Run& chosen) {
-  struct Options {
-    std::vector<std::string> places;
-    bool json = false;
-  };
-  const auto options = std::make_shared<Options>();
   const char* const what = "Show what a job does now: running saves, the last one, failures, dead ranks";
-  auto* const command = add_command(app, chosen, "status", what, kStatusExamples, [options] {
-    Json list = Json::array();
-    for (const std::string& place : options->places) {
-      const Status status = status_of(place);
-      list.push_back(status.json);
-      if (options->json) continue;
-      if (options->places.size() > 1) std::cout << coloured(Colour::kBold, printable(place) + ":") << '\n';
-      for (const std::string& text : status.lines) print_line(text, kNameColumns);
-    }
-    if (options->json) print_json(list);
-    return kFine;
-  });
-  command->add_option("DIR", options->places, "Directories with traces or metrics, or runs")->required();
-  command->add_flag("--json", options->json, "Print JSON: a list with an entry for each DIR");
+  const auto [command, options] = add_command(app, chosen, "status", what, kStatusExamples, show_status);
+  command->add_option("DIR", options.places, "Directories with traces or metrics, or runs")->required();
+  command->add_flag("--json", options.json, "Print JSON: a list with an entry for each DIR");
 }
 
 }  // namespace cairn::tools

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <iostream>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -88,73 +89,56 @@ constexpr std::size_t kSlowAmong = 3;
 constexpr double kSlowFactor = 4;  // times the median
 constexpr Duration kSlowMin = std::chrono::milliseconds(100);
 
-// The median duration of saves and of loads in a directory of traces.
-class UsualDurations {
- public:
-  explicit UsualDurations(const TraceDirectory& directory) {
-    std::map<std::optional<Operation>, std::vector<Duration>> by_operation;
-    for (const auto& attempt : directory.attempts())
-      if (attempt.has_ended()) by_operation[attempt.operation].push_back(attempt.duration());
-    for (auto& [operation, durations] : by_operation) {
-      if (durations.size() < kSlowAmong) continue;
-      const auto median = durations.begin() + static_cast<std::ptrdiff_t>((durations.size() - 1) / 2);
-      std::nth_element(durations.begin(), median, durations.end());
-      medians_[operation] = *median;
-    }
+// Returns the attempts that took several times as long as others of their kind.
+std::set<const TracedAttempt*> slow_attempts(const TraceDirectory& directory) {
+  std::map<std::optional<Operation>, std::vector<Duration>> durations;
+  for (const auto& attempt : directory.attempts())
+    if (attempt.has_ended()) durations[attempt.operation].push_back(attempt.duration());
+  for (auto& [operation, of_kind] : durations) std::sort(of_kind.begin(), of_kind.end());
+  std::set<const TracedAttempt*> slow;
+  for (const auto& attempt : directory.attempts()) {
+    const auto& of_kind = durations[attempt.operation];
+    if (of_kind.size() < kSlowAmong) continue;
+    const Duration own = attempt.duration(), median = of_kind[(of_kind.size() - 1) / 2];
+    if (own > median + kSlowMin && in_seconds(own) > kSlowFactor * in_seconds(median)) slow.insert(&attempt);
   }
-
-  // Returns whether the attempt took several times as long as others of its kind.
-  bool are_exceeded_by(const TracedAttempt& attempt) const {
-    const auto found = medians_.find(attempt.operation);
-    if (found == medians_.end()) return false;
-    const Duration own = attempt.duration();
-    return own > found->second + kSlowMin && in_seconds(own) > kSlowFactor * in_seconds(found->second);
-  }
-
- private:
-  std::map<std::optional<Operation>, Duration> medians_;  // by operation; only those with at least kSlowAmong attempts
-};
+  return slow;
+}
 
 }  // namespace
 
 const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown) {
-  const UsualDurations usual(directory);
   const TracedAttempt* found = nullptr;
-  for (const auto& attempt : directory.attempts()) {
+  for (const auto* attempt : slow_attempts(directory)) {
     const bool is_shown =
-        attempt.save_id == shown.save_id && attempt.operation == shown.operation && attempt.counter == shown.counter;
-    if (is_shown || !usual.are_exceeded_by(attempt)) continue;
-    if (found == nullptr || attempt.duration() > found->duration()) found = &attempt;
+        attempt->save_id == shown.save_id && attempt->operation == shown.operation && attempt->counter == shown.counter;
+    if (!is_shown && (found == nullptr || attempt->duration() > found->duration())) found = attempt;
   }
   return found;
 }
 
-TraceDirectory open_traces(const std::string& path) {
+std::shared_ptr<const TraceDirectory> open_traces(const std::string& path) {
   try {
-    return TraceDirectory(path);
+    return std::make_shared<const TraceDirectory>(path);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
     throw WrongUse(error.what());
   }
 }
 
-ChosenAttempt::ChosenAttempt(const TraceChoice& choice)
-    : directory(std::make_shared<const TraceDirectory>(open_traces(choice.directory))), attempt(&choose(*directory, choice)) {}
-
-OpenedTrace::OpenedTrace(const ChosenAttempt& chosen)
-    : directory(chosen.directory),
-      trace(directory->read(*chosen.attempt)),
+OpenedTrace::OpenedTrace(std::shared_ptr<const TraceDirectory> in, const TracedAttempt& attempt)
+    : directory(std::move(in)),
+      trace(directory->read(attempt)),
       messages(match_messages(trace)),
       clocks(trace, messages),
-      begin(trace.attempt.begin()) {
-  std::optional<WallTime> first;
-  for (const auto& [rank, events] : trace.events)
-    for (const auto& event : events)
-      if (event.kind == EventKind::kCall) first = std::min(first.value_or(clocks.at(event)), clocks.at(event));
-  if (first) begin = *first;
-}
+      diagnosis(diagnose(trace, messages, clocks)) {}
 
-double OpenedTrace::seconds(WallTime time) const { return in_seconds(time - begin); }
+double OpenedTrace::seconds(WallTime time) const { return in_seconds(time - diagnosis.begin); }
+
+OpenedTrace open_chosen(const TraceChoice& choice) {
+  const auto directory = open_traces(choice.directory);
+  return {directory, choose(*directory, choice)};
+}
 
 double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -229,45 +213,39 @@ Json to_json(const ListedAttempt& listed) {
   return json;
 }
 
-JobToExport::JobToExport(const TraceChoice& choice) : first(choice) {
-  const UsualDurations usual(*first.directory);
-  for (const auto& attempt : first.directory->attempts()) {
-    const bool is_first = &attempt == first.attempt;
+JobToExport::JobToExport(const TraceChoice& choice) : directory(open_traces(choice.directory)), first(&choose(*directory, choice)) {
+  const auto slow = slow_attempts(*directory);
+  for (const auto& attempt : directory->attempts()) {
+    const bool is_first = &attempt == first;
     const bool is_wanted = choice.attempt.empty() && fits(attempt, choice) && (!is_internal(attempt) || attempt.went_wrong());
-    if (is_first || is_wanted) attempts.push_back({&attempt, usual.are_exceeded_by(attempt)});
+    if (is_first || is_wanted) attempts.push_back({&attempt, slow.count(&attempt) > 0});
   }
   std::vector<ListedAttempt*> by_interest;
   for (auto& listed : attempts) by_interest.push_back(&listed);
   const auto interest_of = [&](const ListedAttempt& listed) {
     const TracedAttempt& attempt = *listed.attempt;
-    return std::make_tuple(&attempt == first.attempt, attempt.went_wrong(), listed.is_slow, attempt.begin());
+    return std::make_tuple(&attempt == first, attempt.went_wrong(), listed.is_slow, attempt.begin());
   };
   std::sort(by_interest.begin(), by_interest.end(), [&](auto* a, auto* b) { return interest_of(*a) > interest_of(*b); });
   std::uint64_t exported = 0;
   for (auto* listed : by_interest) {
     for (const auto& [rank, call] : listed->attempt->calls) exported += call.last_id - std::min(call.last_id, call.first_id - 1);
-    listed->is_exported = listed->attempt == first.attempt || exported <= kExportedEventsMax;
+    listed->is_exported = listed->attempt == first || exported <= kExportedEventsMax;
   }
 }
 
-OpenedTrace JobToExport::open(const ListedAttempt& listed) const {
-  ChosenAttempt chosen = first;
-  chosen.attempt = listed.attempt;
-  return OpenedTrace(chosen);
-}
-
 int trace_list(const TraceChoice& choice, bool all) {
-  const TraceDirectory directory = open_traces(choice.directory);
-  const UsualDurations usual(directory);
+  const auto directory = open_traces(choice.directory);
+  const auto slow_ones = slow_attempts(*directory);
   Json list = Json::array();
   std::size_t hidden = 0;
-  for (const auto& attempt : directory.attempts()) {
+  for (const auto& attempt : directory->attempts()) {
     if (!fits(attempt, choice)) continue;
     if (is_internal(attempt) && !attempt.went_wrong() && !all && choice.attempt.empty()) {
       ++hidden;
       continue;
     }
-    const bool slow = usual.are_exceeded_by(attempt);
+    const bool slow = slow_ones.count(&attempt) > 0;
     list.push_back(to_json(ListedAttempt{&attempt, slow}));
     if (!choice.json)
       print_line(fmt::format("{:<9} {}  {:>10}  {}  {:>4} ranks  job {}  {}",
@@ -284,7 +262,7 @@ int trace_list(const TraceChoice& choice, bool all) {
 }
 
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options) {
-  const OpenedTrace opened(choice);
+  const OpenedTrace opened = open_chosen(choice);
   std::vector<const ObservedEvent*> events;
   for (const auto& [rank, of_rank] : opened.trace.events)
     for (const auto& event : of_rank) events.push_back(&event);
@@ -296,7 +274,8 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
     std::tm parts{};
     if (const char* const end = ::strptime(text.c_str(), "%H:%M:%S", &parts); end != nullptr && (*end == 0 || *end == '.')) {
       const auto day = std::chrono::duration_cast<Duration>(std::chrono::hours(24)).count();
-      const auto since_midnight = std::chrono::duration<double>(Duration(opened.begin.time_since_epoch().count() % day)).count();
+      const auto since_midnight =
+          std::chrono::duration<double>(Duration(opened.diagnosis.begin.time_since_epoch().count() % day)).count();
       const double fraction = *end == '.' ? std::stod("0" + std::string(end)) : 0;
       return parts.tm_hour * 3600 + parts.tm_min * 60 + parts.tm_sec + fraction - since_midnight;
     }

@@ -68,31 +68,22 @@ inline constexpr std::size_t kNameColumns = 11;
 std::string named_line(const char* name, const std::string& text);
 
 // Throws WrongUse if there are no traces, with a list of what is there.
-TraceDirectory open_traces(const std::string& path);
+std::shared_ptr<const TraceDirectory> open_traces(const std::string& path);
 
-struct ChosenAttempt {
-  explicit ChosenAttempt(const TraceChoice& choice);
-  ChosenAttempt(std::shared_ptr<const TraceDirectory> in, const TracedAttempt& chosen)
-      : directory(std::move(in)), attempt(&chosen) {}
-
-  std::shared_ptr<const TraceDirectory> directory;
-  const TracedAttempt* attempt;  // in the directory
-};
-
-// The chosen attempt and everything computed from it.
+// An attempt and everything computed from it.
 struct OpenedTrace {
-  explicit OpenedTrace(const ChosenAttempt& chosen);
-  explicit OpenedTrace(const TraceChoice& choice) : OpenedTrace(ChosenAttempt(choice)) {}
+  OpenedTrace(std::shared_ptr<const TraceDirectory> in, const TracedAttempt& attempt);
 
   std::shared_ptr<const TraceDirectory> directory;
   Trace trace;
   std::vector<TracedMessage> messages;
   TraceClocks clocks;
+  Diagnosis diagnosis;
 
   // Returns `time` in seconds since the beginning of the attempt.
   double seconds(WallTime time) const;
-  WallTime begin;
 };
+OpenedTrace open_chosen(const TraceChoice& choice);
 
 struct ListedAttempt {
   const TracedAttempt* attempt = nullptr;
@@ -105,16 +96,16 @@ Json to_json(const ListedAttempt& listed);
 // is bounded. Events of attempts that went wrong or were slow are taken first, then of the latest.
 struct JobToExport {
   explicit JobToExport(const TraceChoice& choice);
-  OpenedTrace open(const ListedAttempt& listed) const;
 
-  ChosenAttempt first;                  // the one to look at first
+  std::shared_ptr<const TraceDirectory> directory;
+  const TracedAttempt* first;           // the one to look at first
   std::vector<ListedAttempt> attempts;  // in order of their start
 };
 
-std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
+std::vector<std::string> summary_lines(const OpenedTrace& opened);  // at most ten
 // Returns the lines that tell what a running call waits for, and which hooks are running.
-std::vector<std::string> running_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);
-Json hooks_json(const OpenedTrace& opened, const Diagnosis& diagnosis);
+std::vector<std::string> running_lines(const OpenedTrace& opened);
+Json hooks_json(const OpenedTrace& opened);
 std::string failure_line(const TracedJob& job, const TracedFailure& failure);
 // Returns "its last call was the save of 'run/step_100'", as far as the traces tell.
 std::string last_call_of(const TraceDirectory& directory, const TracedJob& job, int rank);

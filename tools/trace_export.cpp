@@ -39,8 +39,7 @@ struct Exported {
 
 class Exporter {
  public:
-  Exporter(const OpenedTrace& opened, Exported& exported)
-      : opened_(opened), diagnosis_(diagnose(opened.trace, opened.messages, opened.clocks)), exported_(exported) {
+  Exporter(const OpenedTrace& opened, Exported& exported) : opened_(opened), exported_(exported) {
     const int place = static_cast<int>(exported.checkpointers.size());
     first_track_ = kTracks * exported.checkpointers.try_emplace(opened.trace.attempt.checkpointer, place).first->second;
     for (const auto& [rank, events] : opened.trace.events)
@@ -56,7 +55,7 @@ class Exporter {
       hooks(of_rank);
     }
     links();
-    for (const auto& failure : diagnosis_.failures)
+    for (const auto& failure : opened_.diagnosis.failures)
       add({{"ph", "i"},
            {"s", "p"},
            {"pid", failure.rank},
@@ -97,8 +96,7 @@ class Exporter {
     add({{"ph", "M"},
          {"pid", rank},
          {"name", "process_name"},
-         {"args",
-          {{"name", opened_.trace.job.describe(rank) + (rank == diagnosis_.coordinator ? ", coordinates" : "")}}}});
+         {"args", {{"name", opened_.trace.job.describe(rank) + (rank == opened_.diagnosis.coordinator ? ", coordinates" : "")}}}});
     add({{"ph", "M"}, {"pid", rank}, {"name", "process_sort_index"}, {"args", {{"sort_index", rank}}}});
     for (int track = kCalls; track < kTracks; ++track) {
       const int id = first_track_ + track;
@@ -200,7 +198,6 @@ class Exporter {
   }
 
   const OpenedTrace& opened_;
-  const Diagnosis diagnosis_;
   Exported& exported_;
   int first_track_ = 0;
   std::map<std::pair<int, int>, WallTime> ends_;  // of the slices so far, by rank and track
@@ -215,7 +212,7 @@ std::string trace_events_json(const JobToExport& job) {
   for (const auto& listed : job.attempts) {
     attempts.push_back(to_json(listed));
     attempts.back()["exported"] = listed.is_exported;
-    if (listed.is_exported) Exporter(job.open(listed), exported).add_events();
+    if (listed.is_exported) Exporter(OpenedTrace(job.directory, *listed.attempt), exported).add_events();
   }
   const Json json{{"baseTimeNanoseconds", std::chrono::nanoseconds(exported.base.time_since_epoch()).count()},
                   {"traceEvents", std::move(exported.events)},

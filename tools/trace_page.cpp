@@ -62,8 +62,7 @@ class NumberedTexts {
 
 class PageModel {
  public:
-  explicit PageModel(const OpenedTrace& opened)
-      : opened_(opened), diagnosis_(diagnose(opened.trace, opened.messages, opened.clocks)) {
+  explicit PageModel(const OpenedTrace& opened) : opened_(opened), diagnosis_(opened.diagnosis) {
     for (const auto& [rank, events] : opened.trace.events) {
       first_[rank] = count_;
       count_ += static_cast<std::int64_t>(events.size());
@@ -72,14 +71,13 @@ class PageModel {
   }
 
   Json json() {
-    const auto summary = summary_lines(opened_, diagnosis_);
     Json json = tools::to_json(opened_.trace.attempt);
     json["title"] = opened_.trace.attempt.describe();
     json["seconds"] = in_seconds(diagnosis_.duration);
-    json["summary"] = summary;
+    json["summary"] = summary_lines(opened_);
     json["end"] = to_string(diagnosis_.end);
-    json["begin_time"] = time_of_day(opened_.begin);
-    json["begin_seconds_of_day"] = std::chrono::duration<double>(opened_.begin.time_since_epoch() % std::chrono::hours(24)).count();
+    json["begin_time"] = time_of_day(diagnosis_.begin);
+    json["begin_seconds_of_day"] = in_seconds(diagnosis_.begin.time_since_epoch() % std::chrono::hours(24));
     json["coordinator"] = diagnosis_.coordinator;
     json["world_size"] = opened_.trace.job.world_size;
     json["truncated"] = opened_.trace.truncated;
@@ -185,7 +183,7 @@ class PageModel {
     std::int64_t place = first_.at(rank);
     for (const auto& event : events) {
       const std::int64_t now =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(opened_.clocks.at(event) - opened_.begin).count();
+          std::chrono::duration_cast<std::chrono::nanoseconds>(opened_.clocks.at(event) - diagnosis_.begin).count();
       const ChainLink cause = cause_of(opened_.trace, event);
       columns["id"].add(event.id - std::exchange(id, event.id));
       columns["time"].add_signed(now - std::exchange(time, now));
@@ -214,7 +212,7 @@ class PageModel {
   }
 
   const OpenedTrace& opened_;
-  const Diagnosis diagnosis_;
+  const Diagnosis& diagnosis_;
   std::map<int, std::int64_t> first_;  // index of each rank's first event
   std::int64_t count_ = 0;
   std::set<const ObservedEvent*> lost_;
@@ -266,11 +264,11 @@ std::string trace_page(const JobToExport& job) {
   for (const auto& listed : job.attempts) {
     Json entry = to_json(listed);
     entry["title"] = listed.attempt->describe();
-    entry["first"] = listed.attempt == job.first.attempt;
+    entry["first"] = listed.attempt == job.first;
     entry["exported"] = listed.is_exported;
     if (listed.is_exported) {
-      const Json json = PageModel(job.open(listed)).json();
-      if (listed.attempt == job.first.attempt)
+      const Json json = PageModel(OpenedTrace(job.directory, *listed.attempt)).json();
+      if (listed.attempt == job.first)
         for (const auto& line : json["summary"]) summary += escaped(line.get<std::string>(), "&lt;", "&amp;") + '\n';
       add_data("attempt_" + std::to_string(attempts.size()), json);
     }

@@ -53,10 +53,9 @@ bool is_own_answer(const OpenedTrace& opened, const ObservedEvent& event) {
 }  // namespace
 
 int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
-  const OpenedTrace opened(choice);
+  const OpenedTrace opened = open_chosen(choice);
   check_rank(opened, rank);
-  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
-  auto sections = explain(opened.trace, opened.clocks, diagnosis, rank);
+  auto sections = explain(opened.trace, opened.clocks, opened.diagnosis, rank);
   // Explain only the first failures. The others usually have similar causes, and `--rank` explains
   // each.
   std::size_t failures = 0, unsaid = 0;
@@ -109,18 +108,17 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
 }
 
 int trace_timeline(const TraceChoice& choice, unsigned columns) {
-  const OpenedTrace opened(choice);
-  WallTime end = opened.begin;
+  const OpenedTrace opened = open_chosen(choice);
+  WallTime end = opened.diagnosis.begin;
   for (const auto& [rank, events] : opened.trace.events)
     for (const auto& event : events) {
       end = std::max(end, opened.clocks.at(event));
       if (event.kind == EventKind::kOutcome) break;
     }
-  const double whole = std::max(1e-9, in_seconds(end - opened.begin));
-  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  const double whole = std::max(1e-9, opened.seconds(end));
   std::map<int, std::string> fates;
   std::size_t beside_row = 12;  // "rank    0 |" and "|"
-  for (const auto& failure : diagnosis.failures) {
+  for (const auto& failure : opened.diagnosis.failures) {
     fates[failure.rank] = fmt::format("{} in {}", kind_text(failure), text_of(failure.phase));
     beside_row = std::max(beside_row, 13 + fates[failure.rank].size());
   }
@@ -182,13 +180,13 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     print_json({{"seconds", whole}, {"ranks", std::move(rows)}});
     return kFine;
   }
-  std::cout << fmt::format("{:>10}0{:>{}}\n", "", human_duration(end - opened.begin), columns);
+  std::cout << fmt::format("{:>10}0{:>{}}\n", "", human_duration(end - opened.diagnosis.begin), columns);
   print_line("j joins   P plans   # writes or reads   . waits   e lets go   ? nothing was recorded   X was told of a failure", 0);
   return kFine;
 }
 
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
-  const OpenedTrace opened(choice);
+  const OpenedTrace opened = open_chosen(choice);
   check_rank(opened, rank);
   const auto* const outcome = last_outcome(opened.trace, opened.clocks, rank);
   if (outcome == nullptr)

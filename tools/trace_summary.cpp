@@ -53,7 +53,8 @@ std::string shortened(const std::string& text) {
   return printable(first.size() > kTextShown ? first.substr(0, kTextShown) + "…" : first);
 }
 
-std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+std::string outcome_line(const OpenedTrace& opened) {
+  const Diagnosis& diagnosis = opened.diagnosis;
   // By end, in the order of TracedEnd, which counts from 1.
   static constexpr const char* kSaid[] = {"succeeded in ", "FAILED after ", "was cancelled after ",
                                           "DID NOT END; its traces hold "};
@@ -82,7 +83,7 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
   if (!failure.fate_text.empty()) parts.push_back(failure.fate_text);
   if (failure.hook)
     parts.push_back(fmt::format("{} (its {}) began {} after the call and had not ended", failure.hook->name,
-                                to_string(failure.hook->actor), human_duration(failure.hook->begin - opened.begin)));
+                                to_string(failure.hook->actor), human_duration(failure.hook->begin - opened.diagnosis.begin)));
   else if (failure.last_sign && failure.fate != RankFate::kActorEnded)  // that text says what it did
     parts.push_back("no hook was running");
   if (!failure.last_sign) {
@@ -100,7 +101,8 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
 
 // Returns a line about the first process that ended by itself before this call began, or after it
 // succeeded. A failed call makes trainers end, so later ends say nothing then.
-std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+std::optional<std::string> death_line(const OpenedTrace& opened) {
+  const Diagnosis& diagnosis = opened.diagnosis;
   const std::pair<const int, TracedProcess>* first = nullptr;
   for (const auto& entry : opened.trace.job.processes) {
     const auto call = opened.trace.attempt.calls.find(entry.first);
@@ -228,7 +230,8 @@ Json failure_json(const OpenedTrace& opened, const TracedFailure& failure) {
   return json;
 }
 
-Json diagnosis_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+Json diagnosis_json(const OpenedTrace& opened) {
+  const Diagnosis& diagnosis = opened.diagnosis;
   Json json = tools::to_json(opened.trace.attempt);
   json["end"] = to_string(diagnosis.end);
   json["committed"] = text_of(diagnosis.committed);
@@ -237,7 +240,7 @@ Json diagnosis_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   json["coordinator"] = diagnosis.coordinator;
   json["failures"] = Json::array();
   for (const auto& failure : diagnosis.failures) json["failures"].push_back(failure_json(opened, failure));
-  if (!diagnosis.in_hook.empty()) json["running"] = hooks_json(opened, diagnosis);
+  if (!diagnosis.in_hook.empty()) json["running"] = hooks_json(opened);
   if (const auto& wait = diagnosis.wait)
     json["wait"] = {{"waiter", wait->waiter},
                     {"awaited", wait->awaited},
@@ -317,9 +320,9 @@ Json to_json(const std::vector<TracedPhase>& phases) {
   return list;
 }
 
-Json hooks_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+Json hooks_json(const OpenedTrace& opened) {
   Json hooks = Json::array();
-  for (const auto& [rank, hook] : diagnosis.in_hook)
+  for (const auto& [rank, hook] : opened.diagnosis.in_hook)
     hooks.push_back({{"rank", rank}, {"hook", hook.name}, {"began_seconds", opened.seconds(hook.begin)}});
   return hooks;
 }
@@ -334,7 +337,8 @@ std::string last_call_of(const TraceDirectory& directory, const TracedJob& job, 
   return text;
 }
 
-std::vector<std::string> running_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+std::vector<std::string> running_lines(const OpenedTrace& opened) {
+  const Diagnosis& diagnosis = opened.diagnosis;
   std::vector<std::string> lines;
   if (const auto waits = running_line(diagnosis)) lines.push_back(named_line("waits", *waits));
   std::size_t running = 0;
@@ -349,17 +353,18 @@ std::vector<std::string> running_lines(const OpenedTrace& opened, const Diagnosi
   return lines;
 }
 
-std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+std::vector<std::string> summary_lines(const OpenedTrace& opened) {
+  const Diagnosis& diagnosis = opened.diagnosis;
   std::vector<std::string> lines;
-  if (const auto death = death_line(opened, diagnosis)) lines.push_back(named_line("died", *death));
-  lines.push_back(outcome_line(opened, diagnosis));
+  if (const auto death = death_line(opened)) lines.push_back(named_line("died", *death));
+  lines.push_back(outcome_line(opened));
   const std::size_t failures = diagnosis.failures.size();
   for (std::size_t i = 0; i < std::min(failures, kFailuresShown); ++i)
     lines.push_back(named_line("failed", failure_line(opened.trace.job, diagnosis.failures[i])));
   if (failures > kFailuresShown) lines.back() += fmt::format(" … and {} more ranks: --json", failures - kFailuresShown);
   if (failures > 0)
     if (const auto where = where_line(opened, diagnosis.failures.front())) lines.push_back(named_line("where", *where));
-  for (const std::string& running : running_lines(opened, diagnosis)) lines.push_back(running);
+  for (const std::string& running : running_lines(opened)) lines.push_back(running);
   // Beside a failure, an ordinary wait is noise.
   if (diagnosis.wait && diagnosis.end != TracedEnd::kRunning && (failures == 0 || !diagnosis.wait->was_answered))
     lines.push_back(named_line("waited", wait_line(diagnosis, *diagnosis.wait)));
@@ -378,14 +383,13 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
 }
 
 int trace_summary(const TraceChoice& choice) {
-  const OpenedTrace opened(choice);
-  const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  const OpenedTrace opened = open_chosen(choice);
   if (choice.json) {
-    print_json(diagnosis_json(opened, diagnosis));
+    print_json(diagnosis_json(opened));
     return kFine;
   }
-  auto lines = summary_lines(opened, diagnosis);
-  if (choice.attempt.empty() && diagnosis.end == TracedEnd::kSucceeded) {
+  auto lines = summary_lines(opened);
+  if (choice.attempt.empty() && opened.diagnosis.end == TracedEnd::kSucceeded) {
     if (const auto* slow = slowest_beside(*opened.directory, opened.trace.attempt)) {
       if (lines.size() == kLines) lines.erase(lines.end() - 2);
       lines.insert(lines.begin() + 1, named_line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
