@@ -15,7 +15,7 @@
 namespace cairn::tools {
 namespace {
 
-// Parses `TraceChoice::after` into seconds since 1970.
+// Parses `TraceOptions::after` into seconds since 1970.
 double moment_of(const std::string& text) {
   if (text.empty()) return 0;
   std::tm parts{};
@@ -28,7 +28,7 @@ double moment_of(const std::string& text) {
 // Returns whether it is a call that Cairn made to agree on something, such as whether to save now.
 bool is_internal(const TracedAttempt& attempt) { return attempt.operation == Operation::kAgree; }
 
-bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
+bool fits(const TracedAttempt& attempt, const TraceOptions& choice) {
   if (attempt.job.rfind(choice.job, 0) != 0) return false;
   if (in_seconds(attempt.begin().time_since_epoch()) < moment_of(choice.after)) return false;
   if (choice.attempt.empty()) return true;
@@ -40,7 +40,7 @@ bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
 }
 
-const TracedAttempt& choose(const TraceDirectory& directory, const TraceChoice& choice) {
+const TracedAttempt& choose(const TraceDirectory& directory, const TraceOptions& choice) {
   if (directory.attempts().empty()) {
     std::string faults;
     for (const auto& file : directory.files())
@@ -135,7 +135,7 @@ OpenedTrace::OpenedTrace(std::shared_ptr<const TraceDirectory> in, const TracedA
 
 double OpenedTrace::seconds(WallTime time) const { return in_seconds(time - diagnosis.begin); }
 
-OpenedTrace open_chosen(const TraceChoice& choice) {
+OpenedTrace open_chosen(const TraceOptions& choice) {
   const auto directory = open_traces(choice.directory);
   return {directory, choose(*directory, choice)};
 }
@@ -213,7 +213,8 @@ Json to_json(const ListedAttempt& listed) {
   return json;
 }
 
-JobToExport::JobToExport(const TraceChoice& choice) : directory(open_traces(choice.directory)), first(&choose(*directory, choice)) {
+JobToExport::JobToExport(const TraceOptions& choice)
+    : directory(open_traces(choice.directory)), first(&choose(*directory, choice)) {
   const auto slow = slow_attempts(*directory);
   for (const auto& attempt : directory->attempts()) {
     const bool is_first = &attempt == first;
@@ -234,14 +235,14 @@ JobToExport::JobToExport(const TraceChoice& choice) : directory(open_traces(choi
   }
 }
 
-int trace_list(const TraceChoice& choice, bool all) {
+int trace_list(const TraceOptions& choice) {
   const auto directory = open_traces(choice.directory);
   const auto slow_ones = slow_attempts(*directory);
   Json list = Json::array();
   std::size_t hidden = 0;
   for (const auto& attempt : directory->attempts()) {
     if (!fits(attempt, choice)) continue;
-    if (is_internal(attempt) && !attempt.went_wrong() && !all && choice.attempt.empty()) {
+    if (is_internal(attempt) && !attempt.went_wrong() && !choice.all && choice.attempt.empty()) {
       ++hidden;
       continue;
     }
@@ -261,8 +262,8 @@ int trace_list(const TraceChoice& choice, bool all) {
   return kFine;
 }
 
-int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options) {
-  const OpenedTrace opened = open_chosen(choice);
+int trace_messages(const TraceOptions& options) {
+  const OpenedTrace opened = open_chosen(options);
   std::vector<const ObservedEvent*> events;
   for (const auto& [rank, of_rank] : opened.trace.events)
     for (const auto& event : of_rank) events.push_back(&event);
@@ -299,7 +300,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
     const std::string text = describe_event(*event);
     if (!options.text.empty() && text.find(options.text) == std::string::npos) continue;
     if (++shown > options.limit && options.limit != 0) break;
-    if (choice.json) {
+    if (options.json) {
       list.push_back(to_json(opened, *event));
       continue;
     }
@@ -308,7 +309,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
     if (event->queued > std::chrono::milliseconds(1)) extra += ", waited " + human_duration(event->queued);
     print_line(fmt::format("{:>12.6f}  rank {:<4} #{:<6} {}{}", seconds, event->rank, event->id, text, extra), kTraceIndent);
   }
-  if (choice.json)
+  if (options.json)
     print_json(list);
   else if (shown == 0)
     std::cerr << "nothing that was recorded matches\n";
@@ -331,17 +332,7 @@ constexpr const char* kChoice = R"(
 Without --attempt, shows the last save or load that failed or never ended; if there is none, the last one.
 export writes all of them. If a directory has the name of a command, write cairn trace ./list.)";
 
-struct TraceOptions {
-  TraceChoice choice;
-  TraceMessagesOptions filters;
-  std::optional<int> rank;
-  unsigned columns = 0;  // 0: as the terminal has
-  bool all = false;
-  std::string format;
-  std::string output;
-};
-
-void add_choice(CLI::App& command, TraceChoice& choice) {
+void add_choice(CLI::App& command, TraceOptions& choice) {
   command.add_option("--attempt", choice.attempt,
                      "The save or load: its number (2, save:2, load:2), save id, a part of the checkpoint's id, or 'last'");
   command.add_option("--after", choice.after,
@@ -350,7 +341,7 @@ void add_choice(CLI::App& command, TraceChoice& choice) {
   command.add_flag("--json", choice.json, "Print JSON");
 }
 
-void add_filters(CLI::App& command, TraceMessagesOptions& filters) {
+void add_filters(CLI::App& command, TraceOptions& filters) {
   command.add_option("--rank", filters.rank, "Only lines of this rank");
   command.add_option("--actor", filters.actor, "Only lines of this actor")
       ->check(CLI::IsMember({"runtime", "supervisor", "planner", "storage", "store", "coordinator"}));
@@ -367,9 +358,9 @@ void add_filters(CLI::App& command, TraceMessagesOptions& filters) {
 }
 
 int summary(const TraceOptions& options) {
-  if (options.choice.directory.empty())
+  if (options.directory.empty())
     throw WrongUse("trace: name a directory with traces; cairn trace --help says where they come from");
-  return trace_summary(options.choice);
+  return trace_summary(options);
 }
 
 }  // namespace
@@ -377,51 +368,49 @@ int summary(const TraceOptions& options) {
 void add_trace(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<TraceOptions>();
   auto* const trace = app.add_subcommand("trace", "Show what went wrong, or what took long, in a save or load");
-  trace->add_option("DIR", options->choice.directory, "The directory with the traces");
-  add_choice(*trace, options->choice);
+  trace->add_option("DIR", options->directory, "The directory with the traces");
+  add_choice(*trace, *options);
   trace->callback([options, trace, &chosen] {
     if (trace->get_subcommands().empty()) chosen = [options] { return summary(*options); };
   });
 
   std::string all_examples = kOrigin;
-  const auto add = [&](const char* name, const char* what, const std::string& examples, int (*run)(const TraceOptions&)) {
+  const auto add = [&](const char* name, const char* what, const std::string& examples, TraceCommand* run) {
     auto* const command =
         add_command(*trace, chosen, name, what, "Examples:\n" + examples, [options, run] { return run(*options); });
     all_examples += examples;
-    command->add_option("DIR", options->choice.directory, "The directory with the traces")->required();
-    add_choice(*command, options->choice);
+    command->add_option("DIR", options->directory, "The directory with the traces")->required();
+    add_choice(*command, *options);
     return command;
   };
   add("explain", "Show the chain of causes of a failure and of the end, and the stacks of what hung",
       "  cairn trace explain run                       shows step by step what led to the failure and the end\n"
       "  cairn trace explain run --rank 2              shows it for rank 2\n",
-      [](const TraceOptions& of) { return trace_explain(of.choice, of.rank); })
+      trace_explain)
       ->add_option("--rank", options->rank, "Explain only the failure and the end of the call on this rank");
   add("timeline", "Draw what each rank did over time", "  cairn trace timeline run                      draws one row per rank\n",
-      [](const TraceOptions& of) { return trace_timeline(of.choice, of.columns); })
+      trace_timeline)
       ->add_option("--columns", options->columns, "Width of the time axis in characters; by default, as many as fit")
       ->check(CLI::Range(10u, 1000u));
   add("critical-path", "Show the chain of messages and hooks that took the time",
-      "  cairn trace critical-path run                 shows where the time went\n",
-      [](const TraceOptions& of) { return trace_critical_path(of.choice, of.rank); })
+      "  cairn trace critical-path run                 shows where the time went\n", trace_critical_path)
       ->add_option("--rank", options->rank, "End at this rank's return from the call, not at the last rank's");
   add_filters(*add("messages", "List messages, hooks and changes of state",
                    "  cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed "
                    "--grep TEXT\n",
-                   [](const TraceOptions& of) { return trace_messages(of.choice, of.filters); }),
-              options->filters);
+                   trace_messages),
+              *options);
   auto* const exported = add("export", "Write traces in the format of another tool",
                              "  cairn trace export run --to html -o job.html           a web page that opens at the failure\n"
                              "  cairn trace export run --to perfetto -o job.json       a file for ui.perfetto.dev\n",
-                             [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
+                             trace_export);
   exported
       ->add_option("--to", options->format, "html: a page for any browser; perfetto: JSON for ui.perfetto.dev and chrome://tracing")
       ->required()
       ->check(CLI::IsMember({"html", "perfetto"}));
   exported->add_option("-o,--output", options->output, "The file to write; standard output by default");
   add("list", "List the saves and loads",
-      "  cairn trace list traces                       lists all of them; choose one with --attempt save:2\n",
-      [](const TraceOptions& of) { return trace_list(of.choice, of.all); })
+      "  cairn trace list traces                       lists all of them; choose one with --attempt save:2\n", trace_list)
       ->add_flag("--all", options->all, "Also list the agreements that Cairn makes itself");
   trace->footer(all_examples + kChoice);
 }

@@ -21,8 +21,8 @@
 
 namespace cairn::tools {
 
-// Selects a save or load in a directory of traces.
-struct TraceChoice {
+// The options of `cairn trace` and of the commands below it, of which each has some.
+struct TraceOptions {
   std::string directory;
   // Selects the attempt by its counter ("2" or "save:2"), its save id or a part of the checkpoint's
   // id. "last" selects the last save or load, and "" the most interesting attempt.
@@ -30,10 +30,14 @@ struct TraceChoice {
   std::string job;    // the first characters of an incarnation; "": any
   std::string after;  // only attempts that began later: seconds since 1970, or "2030-12-31T23:59:59", UTC; "": any time
   bool json = false;
-};
 
-struct TraceMessagesOptions {
   std::optional<int> rank;
+  unsigned columns = 0;  // of the timeline; 0: as many as fit the terminal
+  bool all = false;      // list agreements even if they did not go wrong
+  std::string format;    // of the export: "perfetto" or "html"
+  std::string output;    // of the export; "" or "-": standard output
+
+  // These select messages.
   std::string actor;
   std::string name;   // part of a message type, hook or state
   std::string kind;   // "sent", "handled", …
@@ -45,19 +49,14 @@ struct TraceMessagesOptions {
   std::uint64_t limit = 0;  // 0: no limit
 };
 
-int trace_summary(const TraceChoice& choice);
-// Lists attempts. Agreements are listed only if they went wrong, or if `all` is set.
-int trace_list(const TraceChoice& choice, bool all);
+// The commands. The export is of the attempt that the options name, or of all saves and loads of
+// the job if they name none.
+using TraceCommand = int(const TraceOptions& options);
+TraceCommand trace_summary, trace_list, trace_explain, trace_messages, trace_timeline, trace_critical_path, trace_export;
+
 // Returns the slowest of the attempts in `directory`, except `shown`, that took several times as
 // long as others of their kind; null if there is none.
 const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown);
-int trace_explain(const TraceChoice& choice, std::optional<int> rank);
-int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
-int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
-int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
-// Exports the attempt that `choice` names, or all saves and loads of the job if it names none.
-// `format` is "perfetto" or "html". A `path` of "" or "-" means standard output.
-int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 
 // --- shared by the commands ---
 
@@ -83,7 +82,7 @@ struct OpenedTrace {
   // Returns `time` in seconds since the beginning of the attempt.
   double seconds(WallTime time) const;
 };
-OpenedTrace open_chosen(const TraceChoice& choice);
+OpenedTrace open_chosen(const TraceOptions& choice);
 
 struct ListedAttempt {
   const TracedAttempt* attempt = nullptr;
@@ -95,7 +94,7 @@ Json to_json(const ListedAttempt& listed);
 // The saves and loads to export: the chosen one, or all of the job. The number of exported events
 // is bounded. Events of attempts that went wrong or were slow are taken first, then of the latest.
 struct JobToExport {
-  explicit JobToExport(const TraceChoice& choice);
+  explicit JobToExport(const TraceOptions& choice);
 
   std::shared_ptr<const TraceDirectory> directory;
   const TracedAttempt* first;           // the one to look at first

@@ -221,13 +221,14 @@ std::string trace_events_json(const JobToExport& job) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
-int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path) {
-  const JobToExport job(choice);
+int trace_export(const TraceOptions& options) {
+  const JobToExport job(options);
   const auto left_out = std::count_if(job.attempts.begin(), job.attempts.end(), [](const auto& it) { return !it.is_exported; });
   if (left_out != 0)
     std::cerr << fmt::format("the events of {} of {} saves and loads are too many to export: --attempt chooses one\n", left_out,
                              job.attempts.size());
-  const std::string text = format == "html" ? trace_page(job) : trace_events_json(job);
+  const std::string& path = options.output;
+  const std::string text = options.format == "html" ? trace_page(job) : trace_events_json(job);
   if (path.empty() || path == "-") {
     std::cout << text;
     return kFine;

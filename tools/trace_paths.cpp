@@ -52,8 +52,9 @@ bool is_own_answer(const OpenedTrace& opened, const ObservedEvent& event) {
 
 }  // namespace
 
-int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
-  const OpenedTrace opened = open_chosen(choice);
+int trace_explain(const TraceOptions& options) {
+  const std::optional<int> rank = options.rank;
+  const OpenedTrace opened = open_chosen(options);
   check_rank(opened, rank);
   auto sections = explain(opened.trace, opened.clocks, opened.diagnosis, rank);
   // Explain only the first failures. The others usually have similar causes, and `--rank` explains
@@ -72,17 +73,17 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
            (*previous)[common].event == section.chain[common].event)
       ++common;
     previous = &section.chain;
-    if (!choice.json) print_line(section.title, kTraceIndent);
+    if (!options.json) print_line(section.title, kTraceIndent);
     std::optional<WallTime> before;
     std::size_t skipped = section.chain.size() > kStepsShown ? section.chain.size() - kStepsShown : 0;
     const bool is_as_above = common > skipped + 1 && common < section.chain.size();
     if (is_as_above) skipped = common - 1;
-    if (!choice.json && skipped != 0)
+    if (!options.json && skipped != 0)
       std::cout << fmt::format("  … {} {}\n", skipped, is_as_above ? "steps as above" : "earlier steps: --json");
     for (std::size_t i = 0; i < section.chain.size(); ++i) {
       const auto& link = section.chain[i];
       const WallTime time = opened.clocks.at(*link.event);
-      if (choice.json) {
+      if (options.json) {
         steps.push_back(to_json(opened, *link.event));
         if (link.waited) steps.back()["waited"] = true;
       } else if (i >= skipped) {
@@ -97,18 +98,19 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
     if (section.failure != nullptr) entry["phase"] = text_of(section.failure->phase);
     entry["steps"] = std::move(steps);
     json.push_back(std::move(entry));
-    if (!choice.json) std::cout << '\n';
+    if (!options.json) std::cout << '\n';
   }
-  for (auto& stack : trace_stacks(opened, rank, !choice.json)) json.push_back(std::move(stack));
-  if (unsaid != 0 && !choice.json)
+  for (auto& stack : trace_stacks(opened, rank, !options.json)) json.push_back(std::move(stack));
+  if (unsaid != 0 && !options.json)
     std::cout << fmt::format("{} more failed: explain --rank N says what led to that of rank N\n", unsaid);
-  if (choice.json) print_json(json);
-  if (sections.empty() && !choice.json) std::cout << "no outcome of the call is in the traces\n";
+  if (options.json) print_json(json);
+  if (sections.empty() && !options.json) std::cout << "no outcome of the call is in the traces\n";
   return kFine;
 }
 
-int trace_timeline(const TraceChoice& choice, unsigned columns) {
-  const OpenedTrace opened = open_chosen(choice);
+int trace_timeline(const TraceOptions& options) {
+  unsigned columns = options.columns;
+  const OpenedTrace opened = open_chosen(options);
   WallTime end = opened.diagnosis.begin;
   for (const auto& [rank, events] : opened.trace.events)
     for (const auto& event : events) {
@@ -171,12 +173,12 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
       if (event.kind == EventKind::kFailure) row[column_of(opened.seconds(opened.clocks.at(event)))] = 'X';
     const auto fate = fates.find(rank);
     const std::string beside = fate == fates.end() ? "" : " " + coloured(Colour::kBad, fate->second);
-    if (!choice.json) std::cout << fmt::format("rank {:>4} |{}|{}\n", rank, row, beside);
+    if (!options.json) std::cout << fmt::format("rank {:>4} |{}|{}\n", rank, row, beside);
     rows.push_back({{"rank", rank}, {"spans", std::move(spans)}});
   }
   for (const int rank : opened.trace.job.missing)
-    if (!choice.json) std::cout << fmt::format("rank {:>4} |{:<{}}|\n", rank, "no trace", columns);
-  if (choice.json) {
+    if (!options.json) std::cout << fmt::format("rank {:>4} |{:<{}}|\n", rank, "no trace", columns);
+  if (options.json) {
     print_json({{"seconds", whole}, {"ranks", std::move(rows)}});
     return kFine;
   }
@@ -185,10 +187,10 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
   return kFine;
 }
 
-int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
-  const OpenedTrace opened = open_chosen(choice);
-  check_rank(opened, rank);
-  const auto* const outcome = last_outcome(opened.trace, opened.clocks, rank);
+int trace_critical_path(const TraceOptions& options) {
+  const OpenedTrace opened = open_chosen(options);
+  check_rank(opened, options.rank);
+  const auto* const outcome = last_outcome(opened.trace, opened.clocks, options.rank);
   if (outcome == nullptr)
     throw Error(ErrorCode::kNotFound, "no outcome of the call is in the traces: cairn trace shows how far it came");
   const auto steps = critical_path(opened.trace, opened.clocks, *outcome);
@@ -201,7 +203,7 @@ int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
   Duration rest{0};
   for (const auto& step : steps) {
     const double share = percent(step.duration);
-    if (choice.json) {
+    if (options.json) {
       json.push_back({{"rank", step.rank},
                       {"what", step.what},
                       {"begin_seconds", opened.seconds(step.begin)},
@@ -215,7 +217,7 @@ int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
                  kTraceIndent);
     }
   }
-  if (choice.json)
+  if (options.json)
     print_json(json);
   else
     std::cout << fmt::format("{:>5.1f} %  {:>10}  in steps of less than 1 %\n", percent(rest), human_duration(rest))

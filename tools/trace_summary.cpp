@@ -382,14 +382,14 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened) {
   return lines;
 }
 
-int trace_summary(const TraceChoice& choice) {
-  const OpenedTrace opened = open_chosen(choice);
-  if (choice.json) {
+int trace_summary(const TraceOptions& options) {
+  const OpenedTrace opened = open_chosen(options);
+  if (options.json) {
     print_json(diagnosis_json(opened));
     return kFine;
   }
   auto lines = summary_lines(opened);
-  if (choice.attempt.empty() && opened.diagnosis.end == TracedEnd::kSucceeded) {
+  if (options.attempt.empty() && opened.diagnosis.end == TracedEnd::kSucceeded) {
     if (const auto* slow = slowest_beside(*opened.directory, opened.trace.attempt)) {
       if (lines.size() == kLines) lines.erase(lines.end() - 2);
       lines.insert(lines.begin() + 1, named_line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
