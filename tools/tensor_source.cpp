@@ -30,7 +30,7 @@ namespace {
 
 class CheckpointSource : public TensorSource {
  public:
-  CheckpointSource(OpenedCheckpoint opened, CheckParts check)
+  explicit CheckpointSource(OpenedCheckpoint opened, CheckParts check = CheckParts::kNo)
       : store_(std::move(opened.store)),
         metadata_(std::make_shared<const Metadata>(std::move(opened.metadata))),
         check_(check),
@@ -306,38 +306,29 @@ class SavedFilesSource final : public TensorSource {
   const std::unique_ptr<SavedFiles> files_;
 };
 
-class SafetensorsSource final : public TensorSource {
+// Files of safetensors, which are places in their directory as those of a checkpoint are.
+class SafetensorsSource final : public CheckpointSource {
  public:
-  SafetensorsSource(std::string name, const std::vector<TensorFile>& files) : name_(std::move(name)) {
-    SafetensorsFiles chosen;
-    for (const auto& [path, promised] : files) chosen[path.filename().string()] = promised;
-    auto store = open_store(std::filesystem::absolute(files.front().path).parent_path().string());
-    metadata_ = safetensors_metadata(*store, chosen);
-    Metadata readable = metadata_;
-    for (auto& [fqn, entry] : readable.state_dict_metadata)
-      if (auto packed = as_packed_bytes(std::get<TensorStorageMetadata>(entry))) entry = std::move(*packed);
-    reader_.emplace(std::move(store), std::make_shared<const Metadata>(std::move(readable)), true);
-  }
+  SafetensorsSource(std::string name, const OpenedCheckpoint& opened)
+      : CheckpointSource(opened), name_(std::move(name)), packed_(opened.store, packed(opened.metadata), true) {}
 
-  const Metadata& metadata() const override { return metadata_; }
   std::string name() const override { return name_; }
   const char* writer() const override { return "safetensors"; }
   bool is_file() const override { return true; }
 
-  Bytes read(const std::string& fqn, const Box& box) override {
-    require_readable(fqn);
-    return reader_->elements(fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
-  }
   Bytes read_packed(const std::string& fqn, const Box& box) override {
-    return reader_->elements(fqn, *as_packed_bytes(std::get<TensorStorageMetadata>(*metadata_.find(fqn))), box);
+    return packed_.elements(fqn, *as_packed_bytes(std::get<TensorStorageMetadata>(*metadata().find(fqn))), box);
   }
-  Bytes read_bytes(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }
-  SavedValue read_value(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }
 
  private:
+  static std::shared_ptr<const Metadata> packed(Metadata metadata) {
+    for (auto& [fqn, entry] : metadata.state_dict_metadata)
+      if (auto bytes = as_packed_bytes(std::get<TensorStorageMetadata>(entry))) entry = std::move(*bytes);
+    return std::make_shared<const Metadata>(std::move(metadata));
+  }
+
   const std::string name_;
-  std::optional<CheckpointBytes> reader_;
-  Metadata metadata_;
+  CheckpointBytes packed_;
 };
 
 }  // namespace
@@ -409,8 +400,12 @@ std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const 
   std::error_code error;
   if (std::filesystem::is_directory(files.front().path, error))
     return std::make_unique<SavedFilesSource>(files.front().path, false);
-  if (files.size() > 1 || is_safetensors(MappedFile(files.front().path.string()).bytes()))
-    return std::make_unique<SafetensorsSource>(printable(place), files);
+  if (files.size() > 1 || is_safetensors(MappedFile(files.front().path.string()).bytes())) {
+    SafetensorsFiles chosen;
+    for (const auto& [path, promised] : files) chosen[path.filename().string()] = promised;
+    const auto store = open_store(std::filesystem::absolute(files.front().path).parent_path().string());
+    return std::make_unique<SafetensorsSource>(printable(place), OpenedCheckpoint{store, safetensors_metadata(*store, chosen)});
+  }
   return std::make_unique<SavedFilesSource>(files.front().path, true);
 }
 
