@@ -58,64 +58,44 @@ std::vector<std::string> split(const std::string& text, char at) {
 // count from the end. "..." stands for the dimensions between. Dimensions omitted at the end are
 // taken whole. Ranges are clipped to the tensor. Throws WrongUse for an index out of range, too
 // many dimensions, or steps.
-class SliceReader {
- public:
-  SliceReader(const std::string& text, const Extents& size) : text_(text), size_(size) {}
-
-  Slice read() const {
-    Slice slice{Box::whole(size_), std::vector<bool>(size_.size(), false)};
-    if (text_.empty()) return slice;
-    std::vector<std::string> parts = split(text_, ',');
-    const auto dots = std::find(parts.begin(), parts.end(), "...");
-    if (dots != parts.end()) {
-      if (std::find(dots + 1, parts.end(), "...") != parts.end()) refuse("it has \"...\" twice");
-      const std::size_t given = parts.size() - 1;
-      const auto at = parts.erase(dots);
-      parts.insert(at, size_.size() > given ? size_.size() - given : 0, ":");
-    }
-    if (parts.size() > size_.size())
-      refuse(fmt::format("it names {} dimensions, the tensor {} has {}", parts.size(), to_string(size_), size_.size()));
-    for (std::size_t dim = 0; dim < parts.size(); ++dim) read(parts[dim], dim, slice);
-    return slice;
-  }
-
- private:
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw WrongUse(fmt::format("--slice {}: {}; write it like 0:4,: or 3,-1", printable(text_), why));
-  }
-
-  std::int64_t number(const std::string& text) const {
-    const auto value = parse_number<std::int64_t>(text);
-    if (!value) refuse("\"" + printable(text) + "\" is no number");
+Slice read_slice(const std::string& text, const Extents& size) {
+  const auto fail = [&](const std::string& why) {
+    throw WrongUse(fmt::format("--slice {}: {}; write it like 0:4,: or 3,-1", printable(text), why));
+  };
+  const auto number = [&](const std::string& part) {
+    const auto value = parse_number<std::int64_t>(part);
+    if (!value) fail("\"" + printable(part) + "\" is no number");
     return *value;
+  };
+  Slice slice{Box::whole(size), std::vector<bool>(size.size(), false)};
+  if (text.empty()) return slice;
+  std::vector<std::string> parts = split(text, ',');
+  const auto dots = std::find(parts.begin(), parts.end(), "...");
+  if (dots != parts.end()) {
+    if (std::find(dots + 1, parts.end(), "...") != parts.end()) fail("it has \"...\" twice");
+    const std::size_t given = parts.size() - 1;
+    const auto at = parts.erase(dots);
+    parts.insert(at, size.size() > given ? size.size() - given : 0, ":");
   }
-
-  void read(const std::string& part, std::size_t dim, Slice& slice) const {
-    const std::int64_t size = size_[dim];
-    const std::vector<std::string> ends = split(part, ':');
-    if (ends.size() > 2) refuse("steps cannot be given");
-    if (ends.size() == 1) {
-      const std::int64_t given = number(part);
-      const std::int64_t index = given < 0 ? given + size : given;
-      if (index < 0 || index >= size) refuse(fmt::format("{} is outside dimension {}, which has {}", given, dim, size));
-      slice.box.offsets[dim] = index;
-      slice.box.sizes[dim] = 1;
-      slice.is_index[dim] = true;
-      return;
-    }
-    const auto place = [&](const std::string& text, std::int64_t otherwise) {
-      if (text.empty()) return otherwise;
-      const std::int64_t given = number(text);
-      return std::clamp<std::int64_t>(given < 0 ? given + size : given, 0, size);
+  if (parts.size() > size.size())
+    fail(fmt::format("it names {} dimensions, the tensor {} has {}", parts.size(), to_string(size), size.size()));
+  for (std::size_t dim = 0; dim < parts.size(); ++dim) {
+    const std::int64_t extent = size[dim];
+    const std::vector<std::string> ends = split(parts[dim], ':');
+    if (ends.size() > 2) fail("steps cannot be given");
+    const auto from_begin = [&](std::int64_t given) { return given < 0 ? given + extent : given; };
+    const auto place = [&](const std::string& end, std::int64_t otherwise) {
+      return end.empty() ? otherwise : std::clamp<std::int64_t>(from_begin(number(end)), 0, extent);
     };
-    const std::int64_t begin = place(ends[0], 0);
+    slice.is_index[dim] = ends.size() == 1;
+    const std::int64_t begin = slice.is_index[dim] ? from_begin(number(ends[0])) : place(ends[0], 0);
+    if (slice.is_index[dim] && (begin < 0 || begin >= extent))
+      fail(fmt::format("{} is outside dimension {}, which has {}", number(ends[0]), dim, extent));
     slice.box.offsets[dim] = begin;
-    slice.box.sizes[dim] = std::max<std::int64_t>(0, place(ends[1], size) - begin);
+    slice.box.sizes[dim] = slice.is_index[dim] ? 1 : std::max<std::int64_t>(0, place(ends[1], extent) - begin);
   }
-
-  const std::string& text_;
-  const Extents& size_;
-};
+  return slice;
+}
 
 // Larger tensors are summarised: only the ends of each dimension are read and shown.
 constexpr std::int64_t kShownMax = 1000;
@@ -233,7 +213,7 @@ Json nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int64_
 }
 
 void cat_tensor(TensorSource& source, const CatOptions& options, const TensorStorageMetadata& stored) {
-  const Slice slice = SliceReader(options.slice, stored.size).read();
+  const Slice slice = read_slice(options.slice, stored.size);
   const Shown shown = read_shown(source, options.key, stored, slice.box, options.full || options.json);
   if (options.json) {
     std::int64_t next = 0;

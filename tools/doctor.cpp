@@ -259,12 +259,8 @@ class TestFile {
   // systems need not sync a file that has no name.
   void remove_name() { ::unlink(path_.c_str()); }
 
-  struct Written {
-    std::uint64_t bytes;
-    double seconds;
-  };
-  // Writes blocks until `bytes_max` or the time limit, and syncs.
-  Written write(std::uint64_t bytes_max) {
+  // Writes blocks until `bytes_max` or the time limit, and syncs. Returns the bytes and seconds.
+  std::pair<std::uint64_t, double> write(std::uint64_t bytes_max) {
     const auto start = steady_clock::now();
     std::uint64_t done = 0;
     while (done < bytes_max && steady_clock::now() - start < kMeasuredMax) {
@@ -301,28 +297,24 @@ class TestFile {
   const Descriptor file_;
 };
 
-Finding write_speed(TestFile::Written measured) {
-  constexpr double kSlow = 200e6;  // bytes per second
-  const double rate = static_cast<double>(measured.bytes) / std::max(measured.seconds, 1e-9);
-  return finding(rate >= kSlow, "write speed",
-                 fmt::format("{}/s, by {}", human_bytes(static_cast<std::uint64_t>(rate)), human_bytes(measured.bytes)),
-                 Health::kWarning,
-                 fmt::format("a checkpoint of 10 GiB takes {} at this speed: use a faster disk, or save in the background",
-                             human_seconds(10.0 * (1u << 30) / rate)));
-}
-
 void measure(const std::filesystem::path& directory, std::uint64_t bytes_max, std::vector<Finding>& findings) {
   if (bytes_max < kBlockBytes) {
     findings.push_back({"disk speed", Health::kWarning, "not measured", "there is too little room to write a file"});
     return;
   }
+  constexpr double kSlow = 200e6;  // bytes per second
   {
     TestFile file(directory);
     file.remove_name();
-    const auto written = file.write(bytes_max / kBlockBytes * kBlockBytes);
+    const auto [bytes, seconds] = file.write(bytes_max / kBlockBytes * kBlockBytes);
     findings.push_back(finding(file.is_direct(), "direct I/O", file.is_direct() ? "works" : "refused", Health::kWarning,
                                "writing goes through the page cache, which takes memory and time from the trainer; nothing fails"));
-    findings.push_back(write_speed(written));
+    const double rate = static_cast<double>(bytes) / std::max(seconds, 1e-9);
+    findings.push_back(
+        finding(rate >= kSlow, "write speed",
+                fmt::format("{}/s, by {}", human_bytes(static_cast<std::uint64_t>(rate)), human_bytes(bytes)), Health::kWarning,
+                fmt::format("a checkpoint of 10 GiB takes {} at this speed: use a faster disk, or save in the background",
+                            human_seconds(10.0 * (1u << 30) / rate))));
   }
   constexpr double kSlowSync = 0.05;
   const double sync = TestFile(directory).sync_seconds();
