@@ -1,6 +1,6 @@
 #include <cairn/base/digest.hpp>
 
-#include <cstring>
+#include <memory>
 
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
@@ -26,77 +26,42 @@ std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint6
 
 namespace {
 
+void check_openssl(bool is_done) {
+  if (!is_done) throw InternalError("OpenSSL cannot compute SHA-256: is the digest disabled on this machine?");
+}
+
+struct FreeContext {
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+};
+
 // One SHA-256 computation. Integers are buffered, because an OpenSSL call per integer costs more
 // than hashing it.
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new()) {
-    if (!context_ || EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) != 1) {
-      // The destructor does not run if the constructor throws.
-      EVP_MD_CTX_free(context_);
-      fail();
-    }
-  }
-  ~Sha256() { EVP_MD_CTX_free(context_); }
-  Sha256(const Sha256&) = delete;
-  Sha256& operator=(const Sha256&) = delete;
+struct Sha256 {
+  static constexpr std::size_t kPendingMax = 1024;
 
-  void add(const void* data, std::size_t size) {
-    if (size > sizeof(buffer_) - used_) {
-      flush();
-      // Large inputs, such as a bytes object, are hashed in place.
-      if (size > sizeof(buffer_)) {
-        update(data, size);
-        return;
-      }
-    }
-    if (size > 0) std::memcpy(buffer_ + used_, data, size);
-    used_ += size;
-  }
+  Sha256() { check_openssl(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1); }
 
-  void add_integer(std::uint64_t value) {
-    unsigned char encoded[8];
-    // Shifts fix the byte order, so that machines of any byte order compute the same digest.
-    for (int i = 0; i < 8; ++i) encoded[i] = static_cast<unsigned char>(value >> (8 * i));
-    add(encoded, sizeof(encoded));
-  }
-
-  Digest finish() {
-    // OpenSSL forbids further calls with a context after EVP_DigestFinal_ex.
-    check_invariant(!finished_, "a digest was finished twice");
-    finished_ = true;
-    flush();
-    Digest digest{};
-    unsigned int length = 0;
-    if (EVP_DigestFinal_ex(context_, digest.data(), &length) != 1 || length != digest.size()) fail();
-    return digest;
-  }
-
- private:
-  [[noreturn]] static void fail() {
-    throw InternalError("OpenSSL cannot compute SHA-256: is the digest disabled on this machine?");
-  }
-
-  void update(const void* data, std::size_t size) {
-    if (EVP_DigestUpdate(context_, data, size) != 1) fail();
+  void add(ByteSpan bytes) {
+    if (pending.size() + bytes.size() > kPendingMax) flush();
+    // Large inputs, such as a bytes object, are hashed in place.
+    bytes.size() > kPendingMax ? update(bytes) : void(pending.append(bytes.data(), bytes.size()));
   }
   void flush() {
-    if (used_ > 0) update(buffer_, used_);
-    used_ = 0;
+    update(pending);
+    pending.clear();
   }
+  void update(ByteSpan bytes) { check_openssl(EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) == 1); }
 
-  EVP_MD_CTX* context_;
-  bool finished_ = false;
-  std::size_t used_ = 0;
-  unsigned char buffer_[1024];
+  std::unique_ptr<EVP_MD_CTX, FreeContext> context{EVP_MD_CTX_new()};
+  Bytes pending;
 };
 
 }  // namespace
 
 Digest sha256(ByteSpan bytes) {
-  Sha256 hash;
-  hash.add(bytes.data(), bytes.size());
-  return hash.finish();
+  Digest digest{};
+  check_openssl(EVP_Digest(bytes.data(), bytes.size(), digest.data(), nullptr, EVP_sha256(), nullptr) == 1);
+  return digest;
 }
 
 std::uint64_t xxh3(ByteSpan bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
@@ -123,18 +88,29 @@ DigestBuilder::DigestBuilder() : context_(new Sha256) {}
 DigestBuilder::~DigestBuilder() { delete static_cast<Sha256*>(context_); }
 
 DigestBuilder& DigestBuilder::add(std::uint64_t value) {
-  static_cast<Sha256*>(context_)->add_integer(value);
+  char encoded[8];
+  // Shifts fix the byte order, so that machines of any byte order compute the same digest.
+  for (int i = 0; i < 8; ++i) encoded[i] = static_cast<char>(value >> (8 * i));
+  static_cast<Sha256*>(context_)->add({encoded, sizeof encoded});
   return *this;
 }
 
 DigestBuilder& DigestBuilder::add(ByteSpan text) {
-  auto* hash = static_cast<Sha256*>(context_);
   // Without the length, "ab" then "c" and "a" then "bc" would have the same digest.
-  hash->add_integer(text.size());
-  hash->add(text.data(), text.size());
+  add(std::uint64_t{text.size()});
+  static_cast<Sha256*>(context_)->add(text);
   return *this;
 }
 
-Digest DigestBuilder::finish() { return static_cast<Sha256*>(context_)->finish(); }
+Digest DigestBuilder::finish() {
+  auto& hash = *static_cast<Sha256*>(context_);
+  // OpenSSL forbids further calls with a context after EVP_DigestFinal_ex.
+  check_invariant(hash.context != nullptr, "a digest was finished twice");
+  hash.flush();
+  Digest digest{};
+  check_openssl(EVP_DigestFinal_ex(hash.context.get(), digest.data(), nullptr) == 1);
+  hash.context.reset();
+  return digest;
+}
 
 }  // namespace cairn
