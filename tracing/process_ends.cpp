@@ -5,6 +5,8 @@
 #include <optional>
 #include <sstream>
 
+#include <cairn/base/settings.hpp>
+
 namespace cairn {
 namespace {
 
@@ -14,10 +16,9 @@ constexpr std::size_t kEndsBytesMax = 4u << 20;  // per file; 4,096 ranks need a
 
 std::optional<WallTime> to_wall_time(const std::string& milliseconds) {
   // At most the year 2065, so that differences of times do not overflow.
-  if (milliseconds.empty() || milliseconds.size() > 13 || milliseconds.find_first_not_of("0123456789") != std::string::npos ||
-      (milliseconds.size() == 13 && milliseconds.front() > '2'))
-    return std::nullopt;
-  return WallTime(std::chrono::milliseconds(std::stoll(milliseconds)));
+  const auto number = parse_number<std::uint64_t>(milliseconds);
+  if (!number || *number >= 3'000'000'000'000) return std::nullopt;
+  return WallTime(std::chrono::milliseconds(*number));
 }
 
 }  // namespace
@@ -56,10 +57,11 @@ std::vector<ProcessEnd> read_ends(const fs::path& directory) {
       if (!ended) continue;
       it.end.ended = *ended;
       it.end.told = words >> told && told == "told";
+      const auto code = parse_number<std::uint16_t>(value);
       if (how == "signal")
         it.end.signal = value;
-      else if (how == "code" && value.size() <= 3 && value.find_first_not_of("0123456789") == std::string::npos)
-        it.end.code = std::stoi(value);
+      else if (how == "code" && code && *code <= 999)
+        it.end.code = *code;
       else
         continue;
       ends.push_back(std::move(it));

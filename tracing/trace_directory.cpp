@@ -1,20 +1,131 @@
 #include <cairn/tracing/trace_directory.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/process_name.hpp>
-#include <cairn/tracing/trace_places.hpp>
 
 namespace cairn {
 namespace {
 
 namespace fs = std::filesystem;
+
+// --- the files ---
+
+bool begins_with(std::string_view text, std::string_view beginning) { return text.substr(0, beginning.size()) == beginning; }
+
+std::vector<std::string> traces_in(const fs::path& directory) {
+  std::vector<std::string> paths;
+  std::error_code failed;
+  for (fs::directory_iterator entry(directory, failed), end; !failed && entry != end; entry.increment(failed))
+    if (entry->path().extension() == ".trace") paths.push_back(entry->path().string());
+  if (failed) throw system_error("list the traces in", directory.string(), failed.value());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// Returns the latest report with traces. If not `with_traces`, a report.txt suffices: on a full
+// disk a report has no traces.
+std::optional<fs::path> latest_report(const fs::path& directory, bool with_traces = true) {
+  std::optional<fs::path> latest;
+  fs::file_time_type latest_time;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    std::error_code failed;
+    if (!begins_with(entry.path().filename().string(), "failure-") || !entry.is_directory(failed)) continue;
+    const auto time = entry.last_write_time(failed);
+    // Before looking into the directory, which is slower.
+    if (failed || (latest && time <= latest_time)) continue;
+    if (with_traces ? traces_in(entry.path()).empty() : !fs::exists(entry.path() / "report.txt", failed)) continue;
+    latest = entry.path();
+    latest_time = time;
+  }
+  return latest;
+}
+
+// Reports carry no common number if one of them lacks the save id. Ranks write them within seconds
+// of the end of the call.
+constexpr std::chrono::seconds kReportsApart{60};  // of one failed call, at most
+
+// Returns the job and checkpointer in the name of a report; "" if it has another form.
+std::string key_of_report(const std::string& name) {
+  constexpr std::size_t kKeyBytes = 32 + 1 + 8;  // incarnation and checkpointer, in hexadecimal
+  // The length of "failure-cairn-", or of "failure-".
+  const std::size_t begin = begins_with(name, "failure-cairn-") ? 14 : 8;
+  return name.size() > begin + kKeyBytes ? name.substr(begin, kKeyBytes) : "";
+}
+
+bool is_without_save_id(const fs::path& report) { return report.filename().string().find("-call-") != std::string::npos; }
+
+// Returns the traces in a report, and those of other ranks in a report that one of them wrote about
+// the same call without knowing its save id.
+std::vector<std::string> traces_of_report(const fs::path& report) {
+  auto traces = traces_in(report);
+  std::set<std::string> known;  // "rank-00003"
+  const auto rank_of = [](const std::string& path) { return fs::path(path).filename().string().substr(0, 10); };
+  for (const auto& trace : traces) known.insert(rank_of(trace));
+  const std::string key = key_of_report(report.filename().string());
+  std::error_code failed;
+  const auto time = fs::last_write_time(report, failed);
+  for (fs::directory_iterator entry(report.parent_path(), failed), end; !failed && entry != end; entry.increment(failed)) {
+    const fs::path& other = entry->path();
+    std::error_code gone;
+    if (!begins_with(other.filename().string(), "failure-") || key.empty() || key_of_report(other.filename().string()) != key ||
+        is_without_save_id(other) == is_without_save_id(report) || !entry->is_directory(gone))
+      continue;
+    const auto apart = fs::last_write_time(other, gone) - time;
+    if (gone || apart > kReportsApart || apart < -kReportsApart) continue;
+    try {
+      for (const auto& trace : traces_in(other))
+        if (known.insert(rank_of(trace)).second) traces.push_back(trace);
+    } catch (const Error&) {  // may not be read
+    }
+  }
+  return traces;
+}
+
+// Returns a place with traces: one directory inside `path`, or the directory `traces` beside it.
+std::optional<std::string> traces_nearby(const fs::path& path) {
+  std::error_code failed;
+  // For the hint in an error. Checkpoints and traces often lie side by side.
+  std::vector<fs::path> places{fs::weakly_canonical(path, failed).parent_path() / "traces"};
+  for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed))
+    places.push_back(entry->path());
+  for (const fs::path& place : places) {
+    try {
+      if (fs::is_directory(place, failed) && (!traces_in(place).empty() || latest_report(place))) return place.string();
+    } catch (const std::exception&) {  // no permission to read it
+    }
+  }
+  return std::nullopt;
+}
+
+// Returns the place of the traces at `path` and their files. If it is the directory of a run,
+// returns those of its latest report of a failed save, and those of other ranks in a report about
+// the same call. If there are none, throws kNotFound, with a place nearby that has some. Throws
+// file system errors.
+std::pair<std::string, std::vector<std::string>> find_traces(const std::string& path) {
+  if (!fs::exists(path)) throw Error(ErrorCode::kNotFound, "there is no " + path + " to read traces from");
+  if (!fs::is_directory(path)) return {path, {path}};
+  auto files = traces_in(path);
+  if (!files.empty()) return {path, std::move(files)};
+  if (const auto report = latest_report(path)) return {report->string(), traces_of_report(*report)};
+  const auto nearby = traces_nearby(path);
+  const auto report = latest_report(path, /*with_traces=*/false);
+  throw Error(
+      ErrorCode::kNotFound,
+      path + " holds no traces (rank-*.trace)" +
+          (report ? "; what failed is in " + (*report / "report.txt").string() : " and no reports of failed saves (failure-*)") +
+          (nearby ? "; there are traces in " + *nearby : "; ranks write traces where CAIRN_TRACE names a directory"));
+}
+
+// --- the calls in them ---
 
 constexpr std::size_t kCallsMax = 100'000;  // per checkpointer and rank; keeps the later calls, which matter more
 
@@ -23,9 +134,7 @@ struct FoundCall {
   TracedCall call;
   std::optional<Operation> operation;
   std::string checkpoint_id;
-  std::string save_id;
   bool only_cancelled = true;
-  bool failed = false;
 };
 
 // Finds the calls of one checkpointer on one rank while reading its events in order.
@@ -60,10 +169,7 @@ class CallFinder {
       it.call.was_called = true;
       if (event.attempt != 0) it.call.attempt = event.attempt;
     }
-    if (event.kind == EventKind::kFailure) {
-      it.failed = true;
-      if (!event.is(FailureKind::kCancelled)) it.only_cancelled = false;
-    }
+    if (event.kind == EventKind::kFailure && !event.is(FailureKind::kCancelled)) it.only_cancelled = false;
     if (event.kind == EventKind::kOutcome) {
       it.call.was_called = true;
       it.call.has_ended = true;
@@ -71,7 +177,6 @@ class CallFinder {
       if (const auto* committed = event.as<Committed>()) it.call.committed = *committed;
       it.call.end = event.wall_time;
       if (event.attempt != 0) it.call.attempt = event.attempt;
-      it.save_id = event.text;
       outcome_id_ = event.id;
     }
   }
@@ -263,13 +368,13 @@ const ObservedEvent* Trace::find(int rank, std::uint64_t id) const {
 // Two passes: this one finds the calls and keeps no events, so that traces of any length can be
 // listed. `read` collects the events of one call.
 TraceDirectory::TraceDirectory(const std::string& path) {
-  auto found = find_traces(path);
-  path_ = std::move(found.path);
+  std::vector<std::string> found;
+  std::tie(path_, found) = find_traces(path);
   std::map<std::string, TracedJob> jobs;
   std::vector<TracedFile> readable;
   const auto ends = read_ends(path_);
   const std::string own_host = host_name();
-  for (auto& name : found.files) {
+  for (auto& name : found) {
     TracedFile file;
     file.path = std::move(name);
     try {
