@@ -14,11 +14,7 @@ constexpr std::string_view kMark = "cairn-";
 constexpr std::size_t kIncarnationDigits = 32;
 constexpr std::size_t kCheckpointerDigits = 8;
 
-bool is_lower_hex(std::string_view text) noexcept {
-  for (char c : text)
-    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return false;
-  return true;
-}
+bool is_lower_hex(std::string_view text) noexcept { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
 
 // Removes `length` hexadecimal digits and a '-' from the front of `text`.
 bool take_hex_part(std::string_view& text, std::size_t length) noexcept {
