@@ -1,11 +1,8 @@
 // Converts to the single-file formats: safetensors, and the one that torch.load reads.
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <unordered_map>
 
@@ -32,12 +29,6 @@ void require_file_destination(const std::string& destination) {
     throw WrongUse(fmt::format("cannot write {}: there is no directory {}", printable(destination), printable(folder)));
 }
 
-void sync_folder_of(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (const int result = system_files().sync_directory(folder); result < 0) throw system_error("sync", folder, -result);
-}
-
 Error already_there(const std::string& path) {
   return Error(ErrorCode::kAlreadyExists, fmt::format("{} exists already; --force replaces it", printable(path)));
 }
@@ -52,13 +43,14 @@ class PartialFile {
   // kPrecondition if another process has locked the partial file, and file system errors.
   PartialFile(std::string path, bool replaces)
       : path_(std::move(path)), partial_path_(path_ + ".cairn-partial"), replaces_(replaces) {
-    struct stat status {};
-    if (::lstat(path_.c_str(), &status) == 0) {
+    FileStatus status;
+    if (files_.status(path_, false, status) >= 0) {
       if (!replaces_) throw already_there(path_);
       // Renaming over a device or a pipe would replace it for everyone who uses it.
-      if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode))
-        throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is {}: name the file to write", printable(path_),
-                                                           S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
+      if (status.kind != FileKind::kRegular && status.kind != FileKind::kLink)
+        throw Error(ErrorCode::kAlreadyExists,
+                    fmt::format("{} is {}: name the file to write", printable(path_),
+                                status.kind == FileKind::kDirectory ? "a directory" : "no regular file"));
     }
     file_.reset(::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (!file_.valid()) throw system_error("create", partial_path_, errno);
@@ -66,18 +58,17 @@ class PartialFile {
   }
   // Removes the partial file if it is unfinished.
   ~PartialFile() {
-    if (!finished_) ::unlink(partial_path_.c_str());
+    if (!finished_) files_.remove_file(partial_path_);
   }
 
   // Returns whether an earlier process left bytes in the partial file, which are gone now.
   bool starts_over() const { return starts_over_; }
 
   void write_at(std::uint64_t offset, ByteSpan bytes) {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t written = ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw system_error(fmt::format("write {} bytes to", bytes.size() - done), partial_path_, errno);
+    for (std::size_t done = 0; done < bytes.size();) {
+      const std::size_t left = bytes.size() - done;
+      const ssize_t written = files_.write_at(file_.get(), bytes.data() + done, left, offset + done);
+      require(written, fmt::format("write {} bytes to", left), partial_path_);
       done += static_cast<std::size_t>(written);
     }
   }
@@ -86,47 +77,40 @@ class PartialFile {
   // survives power loss. Unless it replaces one, throws kAlreadyExists if a file has appeared
   // meanwhile.
   void finish(std::uint64_t length) {
-    if (::ftruncate(file_.get(), static_cast<off_t>(length)) != 0) throw system_error("cut", partial_path_, errno);
-    if (::fsync(file_.get()) != 0) throw system_error("sync", partial_path_, errno);
+    require(files_.truncate(file_.get(), length), "cut", partial_path_);
+    require(files_.sync_data(file_.get()), "sync", partial_path_);
     rename_into_place();
     finished_ = true;
-    sync_folder_of(path_);
+    const std::string folder = std::filesystem::absolute(path_).parent_path().string();
+    require(files_.sync_directory(folder), "sync", folder);
   }
 
  private:
   void open() {
-    struct stat opened {};
-    struct stat named {};
+    FileStatus opened, named;
     const bool is_locked = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0;
     if (!is_locked && errno != EWOULDBLOCK) throw system_error("lock", partial_path_, errno);
-    if (::fstat(file_.get(), &opened) != 0) throw system_error("examine", partial_path_, errno);
+    require(files_.status_of(file_.get(), opened), "examine", partial_path_);
     // Between the opening and the lock, another process may have renamed the file into place.
-    if (!is_locked || ::lstat(partial_path_.c_str(), &named) != 0 || named.st_ino != opened.st_ino)
+    if (!is_locked || files_.status(partial_path_, false, named) < 0 || named.serial != opened.serial)
       throw Error(ErrorCode::kPrecondition,
                   fmt::format("another conversion writes there now ({} is locked)", printable(partial_path_)));
-    starts_over_ = opened.st_size > 0;
-    if (::ftruncate(file_.get(), 0) != 0) throw system_error("cut", partial_path_, errno);
+    starts_over_ = opened.size_bytes > 0;
+    require(files_.truncate(file_.get(), 0), "cut", partial_path_);
   }
 
   void rename_into_place() {
-    const char* const from = partial_path_.c_str();
-    const char* const to = path_.c_str();
-    if (replaces_) {
-      if (std::rename(from, to) != 0) throw system_error("rename into place", path_, errno);
-      return;
+    int result = replaces_ ? files_.rename(partial_path_, path_) : files_.rename_exclusively(partial_path_, path_);
+    // Some file systems cannot do the latter. A link also fails if the name exists.
+    if (!replaces_ && (result == -EINVAL || result == -ENOSYS)) {
+      result = files_.link(partial_path_, path_);
+      if (result >= 0) files_.remove_file(partial_path_);
     }
-    if (::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return;
-    // The file system lacks RENAME_NOREPLACE. link() also fails if the name exists.
-    if (errno == EINVAL || errno == ENOSYS) {
-      if (::link(from, to) == 0) {
-        ::unlink(from);
-        return;
-      }
-    }
-    if (errno == EEXIST) throw already_there(path_);
-    throw system_error("rename into place", path_, errno);
+    if (!replaces_ && result == -EEXIST) throw already_there(path_);
+    require(result, "rename into place", path_);
   }
 
+  FileSystem& files_ = system_files();
   const std::string path_;
   const std::string partial_path_;
   const bool replaces_;

@@ -55,7 +55,7 @@ INTERNAL_FOR_TOOLS = {
     "planning/stored_items.hpp": "`inspect` sums up what a checkpoint holds by place",
     "storage/publication.hpp": "`convert` removes files of its own unpublished saves",
     "storage/runs/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",
-    "storage/stores/file_system.hpp": "`convert` syncs directories as saves do",
+    "storage/stores/file_system.hpp": "`convert` writes files as saves do",
 }
 
 TORCH = r"(torch|ATen|c10|caffe2)/"
