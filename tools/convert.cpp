@@ -57,15 +57,7 @@ Path path_of_renamed(const Path& before, const std::string& key) {
   Path path;
   std::string above;
   for (const PathElement& element : before) {
-    const std::string name = std::visit(
-        [](const auto& value) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
-            return value;
-          else
-            return std::to_string(value);
-        },
-        element);
-    const std::string longer = above + name + ".";
+    const std::string longer = above + to_string(Path{element}) + ".";
     if (key.compare(0, longer.size(), longer) != 0) break;
     path.push_back(element);
     above = longer;

@@ -25,58 +25,42 @@
 namespace cairn::tools {
 namespace {
 
-// Assigns boxes of each tensor to ranks.
-class Layout {
- public:
-  explicit Layout(const Conversion& conversion) : metadata_(conversion.source().metadata()), wanted_(conversion.options().world) {
-    if (wanted_) {
-      world_ = *wanted_;
-      return;
+// Returns the number of ranks to lay the output out over.
+int world_of(const Conversion& conversion) {
+  if (conversion.options().world) return *conversion.options().world;
+  const Metadata& metadata = conversion.source().metadata();
+  int world = metadata.commit ? std::max(1, metadata.commit->world_size) : 1;
+  for (const FileInfo& file : metadata.files) world = std::max(world, rank_of_file(file.name).value_or(0) + 1);
+  if (world > kWorldSizeMax)
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{} says that {} ranks wrote it, and {} is the most: lay it out over fewer with --world",
+                            conversion.source().name(), world, kWorldSizeMax));
+  return world;
+}
+
+// Returns the rank that is to write what lies in a place of the source.
+std::size_t rank_for(const Conversion& conversion, const std::optional<StorageInfo>& storage) {
+  if (!storage || conversion.options().world) return 0;
+  return static_cast<std::size_t>(rank_of_file(conversion.source().metadata().files.at(storage->file).name).value_or(0));
+}
+
+// Returns the boxes of a tensor, by rank.
+std::vector<std::vector<Box>> boxes_of(const Conversion& conversion, const TensorStorageMetadata& stored, int world) {
+  std::vector<std::vector<Box>> boxes(static_cast<std::size_t>(world));
+  if (!conversion.options().world) {
+    for (std::size_t i = 0; i < stored.chunks.size(); ++i)
+      boxes[i < stored.storage.size() ? rank_for(conversion, stored.storage[i]) : 0].push_back(stored.chunks[i]);
+  } else if (stored.size.empty() || volume(stored.size) == 0) {
+    boxes[0].push_back(Box::whole(stored.size));
+  } else {
+    const DeviceMesh mesh({world});
+    for (int rank = 0; rank < world; ++rank) {
+      const Box box = *local_box(stored.size, mesh, {Shard{0}}, rank);
+      if (!box.empty()) boxes[static_cast<std::size_t>(rank)].push_back(box);
     }
-    for (const FileInfo& file : metadata_.files) world_ = std::max(world_, rank_of_file(file.name).value_or(0) + 1);
-    if (metadata_.commit) world_ = std::max(world_, metadata_.commit->world_size);
-    if (world_ > kWorldSizeMax)
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{} says that {} ranks wrote it, and {} is the most: lay it out over fewer with --world",
-                              conversion.source().name(), world_, kWorldSizeMax));
   }
-
-  int world() const { return world_; }
-
-  // Returns the boxes, by rank.
-  std::vector<std::vector<Box>> boxes_of(const ConvertedKey& key) const {
-    std::vector<std::vector<Box>> boxes(static_cast<std::size_t>(world_));
-    const TensorStorageMetadata& stored = key.stored;
-    if (!wanted_) {
-      for (std::size_t i = 0; i < stored.chunks.size(); ++i)
-        boxes[i < stored.storage.size() ? rank_of(stored.storage[i]) : 0].push_back(stored.chunks[i]);
-    } else if (stored.size.empty() || volume(stored.size) == 0) {
-      boxes[0].push_back(Box::whole(stored.size));
-    } else {
-      const DeviceMesh mesh({world_});
-      for (int rank = 0; rank < world_; ++rank) {
-        const Box box = *local_box(stored.size, mesh, {Shard{0}}, rank);
-        if (!box.empty()) boxes[static_cast<std::size_t>(rank)].push_back(box);
-      }
-    }
-    return boxes;
-  }
-
-  std::size_t rank_of_value(const ConvertedKey& key) const {
-    if (wanted_) return 0;
-    const auto* stored = std::get_if<BytesStorageMetadata>(metadata_.find(key.source));
-    return stored && stored->storage ? rank_of(*stored->storage) : 0;
-  }
-
- private:
-  std::size_t rank_of(const StorageInfo& storage) const {
-    return static_cast<std::size_t>(rank_of_file(metadata_.files.at(storage.file).name).value_or(0));
-  }
-
-  const Metadata& metadata_;
-  const std::optional<int> wanted_;
-  int world_ = 1;
-};
+  return boxes;
+}
 
 // Reads data from the source when the writer asks for it.
 class ConversionSource final : public ItemSource {
@@ -106,8 +90,8 @@ class ConversionSource final : public ItemSource {
 };
 
 // Returns the plan of each rank. Cuts boxes into chunks that fit into memory.
-std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layout) {
-  std::vector<SavePlan> plans(static_cast<std::size_t>(layout.world()));
+std::vector<SavePlan> plans_of(const Conversion& conversion, int world) {
+  std::vector<SavePlan> plans(static_cast<std::size_t>(world));
   for (const ConvertedKey& key : conversion.keys()) {
     const auto add = [&](SavePlan& plan, WriteItem item) {
       const bool is_new = !plan.names.find(key.key);
@@ -116,10 +100,11 @@ std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layou
       plan.items.push_back(std::move(item));
     };
     if (!key.is_tensor) {
-      add(plans[layout.rank_of_value(key)], {});
+      const auto* const stored = std::get_if<BytesStorageMetadata>(conversion.source().metadata().find(key.source));
+      add(plans[rank_for(conversion, stored->storage)], {});
       continue;
     }
-    const auto boxes = layout.boxes_of(key);
+    const auto boxes = boxes_of(conversion, key.stored, world);
     for (std::size_t rank = 0; rank < boxes.size(); ++rank)
       for (const Box& box : boxes[rank]) {
         const auto add_chunk = [&](const Box& chunk) {
@@ -146,18 +131,18 @@ std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layou
   return plans;
 }
 
-Converted write_checkpoint(Conversion& conversion, const Layout& layout, const std::string& directory, Store& store) {
+Converted write_checkpoint(Conversion& conversion, int world, const std::string& directory, Store& store) {
   StorageContext context;
   context.checkpoint_id = directory;
   context.save_id = make_save_id(random_hex(*system_random(), 128), "convert", 1);
-  context.world_size = layout.world();
+  context.world_size = world;
   context.is_coordinator = true;
   context.one_process = true;
   if (const auto& commit = conversion.source().metadata().commit) {
     context.step = commit->step;
     context.user_metadata = commit->user_metadata;
   }
-  std::vector<SavePlan> local = plans_of(conversion, layout);
+  std::vector<SavePlan> local = plans_of(conversion, world);
   GlobalPlanOptions as_they_are;
   as_they_are.split_above_bytes = 0;
   GlobalSavePlan global = create_global_save_plan(std::move(local), as_they_are);
@@ -212,10 +197,10 @@ Converted convert_to_dcp(Conversion& conversion) {
     throw Error(ErrorCode::kAlreadyExists,
                 fmt::format("a checkpoint exists already at {}; --force replaces it", printable(store->url())));
   conversion.leave_out([&](const ConvertedKey& key) { return conversion.source().why_not_convertible(key.source); });
-  const Layout layout(conversion);
+  const int world = world_of(conversion);
   const bool starts_over = remove_unfinished(*store);
   conversion.require_room();
-  Converted converted = write_checkpoint(conversion, layout, path.string(), *store);
+  Converted converted = write_checkpoint(conversion, world, path.string(), *store);
   converted.starts_over = starts_over;
   return converted;
 }
