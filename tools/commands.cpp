@@ -3,7 +3,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <charconv>
 #include <csignal>
@@ -138,13 +137,9 @@ std::string counted(std::size_t count, const std::string& thing) {
 }
 
 std::string human_seconds(double seconds) {
-  struct Unit {
-    const char* name;
-    double seconds;
-  };
-  static constexpr std::array<Unit, 4> kUnits{{{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}}};
-  for (const Unit& unit : kUnits)
-    if (seconds >= 2 * unit.seconds) return fmt::format("{:.0f} {}", seconds / unit.seconds - 0.5, unit.name);
+  static constexpr std::pair<const char*, double> kUnits[] = {{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+  for (const auto& [name, length] : kUnits)
+    if (seconds >= 2 * length) return fmt::format("{:.0f} {}", seconds / length - 0.5, name);
   return fmt::format("{:.0f} s", std::max(0.0, seconds));
 }
 

@@ -78,7 +78,7 @@ Bytes content_of(TensorSource& source, const std::string& key, const SavedValue&
   constexpr std::size_t kOpaqueTextMax = std::size_t{1} << 28;  // shared parts are written once for each use
   Bytes content;
   if (value.is_opaque()) {
-    PythonText text(kOpaqueTextMax, /*is_exact=*/true);
+    PythonText text{kOpaqueTextMax, /*is_exact=*/true};
     put_pickle(text, value.value);
     content = text.take();
     if (!with_elements) return content;

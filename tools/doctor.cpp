@@ -165,11 +165,8 @@ constexpr std::size_t kBlockBytes = 4u << 20;
 constexpr std::size_t kAlignment = 4096;
 constexpr std::chrono::seconds kMeasuredMax{3};
 
-struct Doubtful {
-  std::string_view type;  // as in /proc/self/mounts, or its beginning
-  const char* effect;
-};
-constexpr Doubtful kDoubtful[] = {
+// By type as in /proc/self/mounts, or its beginning.
+constexpr std::pair<std::string_view, const char*> kDoubtful[] = {
     {"tmpfs", "this is memory: checkpoints are gone when the machine stops, and what they take is missing elsewhere"},
     {"ramfs", "this is memory: checkpoints are gone when the machine stops, and what they take is missing elsewhere"},
     {"overlay", "a container's own layer: checkpoints are gone with the container. Mount a volume"},
@@ -202,11 +199,10 @@ std::string file_system_type(const std::filesystem::path& directory) {
 
 Finding file_system(const std::filesystem::path& directory) {
   const std::string type = file_system_type(directory);
-  const auto* const doubtful =
-      std::find_if(std::begin(kDoubtful), std::end(kDoubtful), [&](const Doubtful& one) { return type.rfind(one.type, 0) == 0; });
   if (type.empty()) return {"file system", Health::kWarning, "unknown", "what it can do is unknown"};
-  if (doubtful == std::end(kDoubtful)) return {"file system", Health::kOk, type, ""};
-  return {"file system", Health::kWarning, type, doubtful->effect};
+  for (const auto& [doubtful, effect] : kDoubtful)
+    if (type.rfind(doubtful, 0) == 0) return {"file system", Health::kWarning, type, effect};
+  return {"file system", Health::kOk, type, ""};
 }
 
 std::uint64_t check_room(const std::string& path, std::vector<Finding>& findings) {

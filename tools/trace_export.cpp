@@ -136,24 +136,19 @@ class Exporter {
 
   void hooks(const std::vector<ObservedEvent>& events) {
     std::map<int, WallTime> busy_until;
-    struct Hook {
-      const ObservedEvent* event;
-      WallTime begin;
-      WallTime end;
-    };
-    std::vector<Hook> hooks;
-    for (const auto* event : hook_events(events))
-      hooks.push_back(
-          {event, opened_.clocks.begin_of(*event), event->kind == EventKind::kBegan ? end_ : opened_.clocks.at(*event)});
-    std::sort(hooks.begin(), hooks.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
-    for (const auto& hook : hooks) {
-      int track = hook.event->actor == Actor::kPlanner ? kPlannerHooks : kStorageHooks;
+    auto hooks = hook_events(events);
+    std::sort(hooks.begin(), hooks.end(),
+              [&](const auto* a, const auto* b) { return opened_.clocks.begin_of(*a) < opened_.clocks.begin_of(*b); });
+    for (const auto* hook : hooks) {
+      const bool has_ended = hook->kind != EventKind::kBegan;
+      const WallTime begin = opened_.clocks.begin_of(*hook), end = has_ended ? opened_.clocks.at(*hook) : end_;
+      int track = hook->actor == Actor::kPlanner ? kPlannerHooks : kStorageHooks;
       const auto busy = busy_until.find(track);
-      if (busy != busy_until.end() && hook.begin < busy->second) track = kOtherHooks;
-      busy_until[track] = hook.end;
-      Json arguments = to_json(opened_, *hook.event);
-      if (hook.event->kind == EventKind::kBegan) arguments["ended"] = false;
-      slice(hook.event->rank, track, hook.event->name, hook.begin, hook.end, std::move(arguments));
+      if (busy != busy_until.end() && begin < busy->second) track = kOtherHooks;
+      busy_until[track] = end;
+      Json arguments = to_json(opened_, *hook);
+      if (!has_ended) arguments["ended"] = false;
+      slice(hook->rank, track, hook->name, begin, end, std::move(arguments));
     }
   }
 

@@ -220,20 +220,11 @@ class PageModel {
   NumberedTexts texts_;
 };
 
-// The verbs of events, by EventKind.
-Json kinds() {
-  Json verbs = Json::array({""});
-  for (auto kind = EventKind::kSent; kind <= kLastOf<EventKind>; kind = static_cast<EventKind>(static_cast<int>(kind) + 1))
-    verbs.push_back(verb_of(kind));
-  return verbs;
-}
-
-// The names of the states of one machine, by their numbers.
-template <class State>
-Json state_names() {
+// The names of the values of an enumeration, by their numbers.
+template <class Enum, class Name>
+Json names_of(Name name) {
   Json names = Json::array({""});
-  for (auto state = State::kIdle; state <= kLastOf<State>; state = static_cast<State>(static_cast<int>(state) + 1))
-    names.push_back(to_string(state));
+  for (int number = 1; number <= static_cast<int>(kLastOf<Enum>); ++number) names.push_back(name(static_cast<Enum>(number)));
   return names;
 }
 
@@ -274,10 +265,12 @@ std::string trace_page(const JobToExport& job) {
     }
     attempts.push_back(std::move(entry));
   }
-  add_data("job", {{"attempts", std::move(attempts)},
-                   {"kinds", kinds()},
-                   {"states",
-                    {Json::array(), state_names<RankState>(), state_names<CoordinatorState>(), state_names<SuccessionState>()}}});
+  const auto text = [](auto state) { return to_string(state); };
+  add_data(
+      "job",
+      {{"attempts", std::move(attempts)},
+       {"kinds", names_of<EventKind>(verb_of)},
+       {"states", {Json::array(), names_of<RankState>(text), names_of<CoordinatorState>(text), names_of<SuccessionState>(text)}}});
   const auto placed = [](std::string_view& rest, std::string_view mark) {
     const std::size_t at = rest.find(mark);
     const std::string before(rest.substr(0, at));

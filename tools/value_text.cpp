@@ -150,7 +150,7 @@ void put_pickle(PythonText& out, const PickleValue& value) {
 }
 
 std::string value_text(const SavedValue& value, std::size_t length_max) {
-  PythonText out(length_max);
+  PythonText out{length_max};
   if (value.is_opaque()) {
     put_pickle(out, value.value);
   } else {

@@ -14,31 +14,26 @@
 namespace cairn::tools {
 
 // Builds the text of a value as Python writes it, up to a length.
-class PythonText {
- public:
-  // `is_exact`: the texts of different values differ, except those of tensors.
-  explicit PythonText(std::size_t length_max, bool is_exact = false) : length_max_(length_max), is_exact_(is_exact) {}
+struct PythonText {
+  std::size_t length_max;
+  bool is_exact = false;  // the texts of different values differ, except those of tensors
+  std::string text{};
 
-  bool is_full() const { return text_.size() > length_max_; }
-  void put(const std::string& text) { text_ += text; }
+  bool is_full() const { return text.size() > length_max; }
+  void put(const std::string& more) { text += more; }
   void put_bytes(std::size_t count, std::string_view bytes) { put_short("<" + human_bytes(count) + ">", bytes); }
-  void put_short(const std::string& text, std::string_view exact) {
-    put(text);
-    if (is_exact_) text_ += exact;
+  void put_short(const std::string& more, std::string_view exact) {
+    put(more);
+    if (is_exact) text += exact;
   }
 
   // Returns the text, cut off with "…" if it is too long.
   std::string take() {
-    if (!is_full()) return std::move(text_);
-    std::size_t end = length_max_;
-    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;  // do not cut inside a character
-    return text_.substr(0, end) + "…";
+    if (!is_full()) return std::move(text);
+    std::size_t end = length_max;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // do not cut inside a character
+    return text.substr(0, end) + "…";
   }
-
- private:
-  const std::size_t length_max_;
-  const bool is_exact_;
-  std::string text_;
 };
 
 // Appends a value in a pickle: tensors by type and size, bytes by length, and opaque values as

@@ -17,6 +17,7 @@
 #include <cairn/base/rank_text.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
@@ -212,9 +213,7 @@ void add_checkpoints(const RunDirectory& run, bool parts_only, std::vector<Place
 
 bool has_parts(Store& store) {
   try {
-    const auto below = store.children();
-    return !store.is_taken(kCommitRecordName) &&
-           std::any_of(below.begin(), below.end(), [](const ObjectName& name) { return part_of_name(name).has_value(); });
+    return !store.is_taken(kCommitRecordName) && cairn::has_parts(store.children());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPermission) throw;
     return false;  // no permission to look into this place
