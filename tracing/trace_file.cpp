@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include <google/protobuf/io/coded_stream.h>
+
 #include <cairn/messages/trace.pb.h>
 #include <cairn/base/descriptor.hpp>
 #include <cairn/base/error.hpp>
@@ -207,22 +209,12 @@ struct TraceFileReader::Implementation {
   // Nearly all records are events. Parses an event by itself, which reuses one message and its
   // memory: a record that contains it would allocate a new one each time.
   bool parse(const char* data, std::uint32_t bytes) {
-    constexpr char kEventTag = (v1::TraceRecord::kEventFieldNumber << 3) | 2;  // of a length-delimited field
-    is_event = false;
+    constexpr std::uint32_t kEventTag = (v1::TraceRecord::kEventFieldNumber << 3) | 2;  // of a length-delimited field
+    google::protobuf::io::CodedInputStream input(reinterpret_cast<const std::uint8_t*>(data), static_cast<int>(bytes));
     std::uint32_t length = 0;
-    std::uint32_t at = 1;
-    if (bytes != 0 && data[0] == kEventTag) {
-      // A length below kRecordBytesMax has at most three bytes, of seven bits each.
-      for (int shift = 0; shift < 21 && at < bytes; shift += 7) {
-        const auto byte = static_cast<unsigned char>(data[at++]);
-        length |= std::uint32_t{byte & 0x7fu} << shift;
-        if (byte < 0x80) {
-          is_event = length == bytes - at;
-          break;
-        }
-      }
-    }
-    return is_event ? event_message.ParseFromArray(data + at, static_cast<int>(length))
+    is_event = input.ReadTag() == kEventTag && input.ReadVarint32(&length) &&
+               length == bytes - static_cast<std::uint32_t>(input.CurrentPosition());
+    return is_event ? event_message.ParseFromArray(data + input.CurrentPosition(), static_cast<int>(length))
                     : record.ParseFromArray(data, static_cast<int>(bytes));
   }
 
