@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 namespace cairn {
@@ -29,29 +30,20 @@ struct Bounds {
 
 std::vector<TracedMessage> match_messages(const Trace& trace) {
   std::vector<TracedMessage> messages;
-  std::map<int, std::pair<std::size_t, std::size_t>> sent_by;  // indices in `messages`: of the first, and behind the last
-  for (const auto& [rank, events] : trace.events) {
-    const std::size_t first = messages.size();
-    for (const auto& event : events)
-      if (event.kind == EventKind::kSent && event.peer >= 0) messages.push_back({rank, event.peer, &event, nullptr});
-    sent_by[rank] = {first, messages.size()};
-  }
-  // Events ascend by id, and so do the messages of a sender. Returns null if there is none.
-  const auto find_sent = [&](int from, std::uint64_t id) -> TracedMessage* {
-    const auto found = sent_by.find(from);
-    if (found == sent_by.end()) return nullptr;
-    const auto end = messages.begin() + static_cast<std::ptrdiff_t>(found->second.second);
-    const auto at = std::lower_bound(messages.begin() + static_cast<std::ptrdiff_t>(found->second.first), end, id,
-                                     [](const TracedMessage& message, std::uint64_t wanted) { return message.sent->id < wanted; });
-    return at != end && at->sent->id == id ? &*at : nullptr;
-  };
+  std::unordered_map<const ObservedEvent*, std::size_t> sent;  // indices in `messages`
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events) {
+      if (event.kind != EventKind::kSent || event.peer < 0) continue;
+      sent.emplace(&event, messages.size());
+      messages.push_back({rank, event.peer, &event, nullptr});
+    }
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {
       if (!is_from_a_rank(event)) continue;
-      TracedMessage* const message = find_sent(event.peer, event.cause);
+      const auto found = sent.find(trace.find(event.peer, event.cause));
       // Damaged traces may name the id of a message to another rank.
-      if (message != nullptr && message->to == rank)
-        message->handled = &event;
+      if (found != sent.end() && messages[found->second].to == rank)
+        messages[found->second].handled = &event;
       else
         messages.push_back({event.peer, rank, nullptr, &event});
     }
