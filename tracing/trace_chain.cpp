@@ -40,18 +40,12 @@ std::string step_text(const PathStep& step) { return std::to_string(step.rank) +
 // Shorter pauses within an actor are not reported.
 constexpr Duration kPauseMin = std::chrono::milliseconds(10);
 
-// Two successive events of an actor.
-struct Pause {
-  const ObservedEvent* before = nullptr;
-  const ObservedEvent* after = nullptr;
-};
-
-// Returns the longest pause of the supervisor or coordinator of `to`'s rank between two events, if
-// it took at least half of the time. These actors run no hooks: they, or the whole process, were
-// held up.
-std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from, const ObservedEvent& to) {
-  if (from.rank != to.rank || to.time - from.time < kPauseMin) return std::nullopt;
-  Pause longest;
+// Describes the longest pause of the supervisor or coordinator of `to`'s rank between two events,
+// if it took at least half of the time; "" otherwise. These actors run no hooks: they, or the whole
+// process, were held up.
+std::string longest_pause(const Trace& trace, const ObservedEvent& from, const ObservedEvent& to) {
+  if (from.rank != to.rank || to.time - from.time < kPauseMin) return "";
+  const ObservedEvent *pause_begin = nullptr, *pause_end = nullptr;
   Duration length{0};
   std::map<Actor, const ObservedEvent*> last;  // by actor
   for (const auto& event : trace.events.at(to.rank)) {
@@ -63,24 +57,20 @@ std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from
     // Between two handlers an actor waits for its next message, which is no pause.
     const bool of_one_handler = before != nullptr && is_in_handler_of(*before, event);
     if (of_one_handler && !was_idle && event.id > from.id && event.time - std::max(before->time, from.time) > length) {
-      longest = {before, &event};
+      pause_begin = before;
+      pause_end = &event;
       length = event.time - std::max(before->time, from.time);
     }
     before = &event;
   }
   // A shorter pause does not explain the time between the two links.
-  if (longest.after == nullptr || 2 * length < to.time - from.time) return std::nullopt;
-  return longest;
-}
-
-std::string pause_text(const Pause& pause) {
-  const ObservedEvent& before = *pause.before;
-  const ObservedEvent& after = *pause.after;
-  if (before.kind == EventKind::kHandled && before.peer >= 0)
-    return "held up before it acted on " + name_of(before) + " from rank " + std::to_string(before.peer);
-  if (after.kind == EventKind::kSent)
-    return "held up before it sent " + name_of(after) + (after.peer < 0 ? "" : " to rank " + std::to_string(after.peer));
-  return std::string("held up in its ") + to_string(after.actor);
+  if (pause_end == nullptr || 2 * length < to.time - from.time) return "";
+  if (pause_begin->kind == EventKind::kHandled && pause_begin->peer >= 0)
+    return "held up before it acted on " + name_of(*pause_begin) + " from rank " + std::to_string(pause_begin->peer);
+  if (pause_end->kind == EventKind::kSent)
+    return "held up before it sent " + name_of(*pause_end) +
+           (pause_end->peer < 0 ? "" : " to rank " + std::to_string(pause_end->peer));
+  return std::string("held up in its ") + to_string(pause_end->actor);
 }
 
 // Returns what the time between two links of a chain was spent on, as a statement about the second
@@ -92,7 +82,7 @@ std::string time_spent(const Trace& trace, const ChainLink& before, const Observ
   if (before.waited)
     return event.peer >= 0 ? "waited, until " + name + " of rank " + std::to_string(event.peer) : "waited, until " + name;
   if (event.kind == EventKind::kHandled && event.peer >= 0) return "message " + name + " from rank " + std::to_string(event.peer);
-  if (const auto pause = longest_pause(trace, *before.event, event)) return pause_text(*pause);
+  if (const std::string pause = longest_pause(trace, *before.event, event); !pause.empty()) return pause;
   if (event.kind == EventKind::kBegan) return "had no thread free for " + name;
   return event.actor == Actor::kCoordinator ? "coordinated" : "handled messages";
 }

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 
 #include <cairn/base/enum_names.hpp>
 
@@ -40,15 +39,13 @@ struct NameOf {
 std::string name_of(const ObservedEvent& event) { return std::visit(NameOf{event}, event.what); }
 
 std::string time_of_day(WallTime time) {
-  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time);
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(milliseconds);
-  const std::time_t since_epoch = seconds.time_since_epoch().count();
-  std::tm parts{};
   // UTC, because the ranks of a job may run in several time zones.
-  ::gmtime_r(&since_epoch, &parts);
+  constexpr std::int64_t kDay = 24 * 60 * 60 * 1000;
+  const std::int64_t since_epoch = std::chrono::floor<std::chrono::milliseconds>(time).time_since_epoch().count();
+  const auto of_day = static_cast<int>((since_epoch % kDay + kDay) % kDay);
   char text[64];
-  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                static_cast<int>((milliseconds - seconds).count()));
+  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%03d", of_day / 3'600'000, of_day / 60'000 % 60, of_day / 1000 % 60,
+                of_day % 1000);
   return text;
 }
 
