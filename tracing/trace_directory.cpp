@@ -219,77 +219,57 @@ class CallFinder {
 
 using AttemptKey = std::tuple<std::string, std::uint32_t, std::uint64_t, std::uint64_t>;  // job, checkpointer, counter, number
 
-// Groups the calls of all ranks into attempts. Add calls with a known counter first.
-class Grouping {
- public:
-  void add(const std::string& job, std::uint32_t checkpointer, FoundCall call) {
-    if (call.call.attempt == 0) {
-      later_.emplace_back(AttemptKey{job, checkpointer, 0, call.call.number}, std::move(call));
-      return;
-    }
-    const AttemptKey key{job, checkpointer, call.call.attempt, 0};
-    put(key, std::move(call));
-  }
+using Attempts = std::map<AttemptKey, TracedAttempt>;
 
-  std::vector<TracedAttempt> attempts() && {
-    for (auto& [key, call] : later_) {
-      // After all attempts with a counter, which these calls may belong to.
-      TracedAttempt* const known = of_the_others(key, call.call);
-      if (known)
-        join(*known, std::move(call));
-      else if (call.call.was_called)
-        put(key, std::move(call));
-    }
-    std::vector<TracedAttempt> attempts;
-    for (auto& [key, attempt] : attempts_) attempts.push_back(std::move(attempt));
-    std::stable_sort(attempts.begin(), attempts.end(), [](const auto& a, const auto& b) { return a.begin() < b.begin(); });
-    return attempts;
+// A rank that never received the counter belongs to the call of the same number, if there is one. A
+// rank that only heard of the other ranks' call belongs to the call that was running.
+TracedAttempt* of_the_others(Attempts& attempts, const AttemptKey& key, const TracedCall& call) {
+  TracedAttempt* found = nullptr;
+  for (auto& [other, attempt] : attempts) {
+    if (std::get<0>(other) != std::get<0>(key) || std::get<1>(other) != std::get<1>(key) || attempt.calls.count(call.rank) != 0)
+      continue;
+    const bool same_number = std::any_of(attempt.calls.begin(), attempt.calls.end(),
+                                         [&](const auto& entry) { return call.number != 0 && entry.second.number == call.number; });
+    if (same_number) return &attempt;
+    if (!call.was_called && attempt.begin() <= call.end) found = &attempt;
   }
+  return found;
+}
 
- private:
-  void put(const AttemptKey& key, FoundCall call) {
-    const auto [found, is_new] = attempts_.try_emplace(key);
-    TracedAttempt& attempt = found->second;
-    if (is_new) {
-      std::tie(attempt.job, attempt.checkpointer, attempt.counter, std::ignore) = key;
-      attempt.was_cancelled = true;
-      if (attempt.counter != 0 && attempt.job.size() == 32) {
-        char rest[40];
-        // make_save_id needs the checkpointer's name, of which traces have only the hash.
-        std::snprintf(rest, sizeof rest, "-%08x-%llu", static_cast<unsigned>(attempt.checkpointer),
-                      static_cast<unsigned long long>(attempt.counter));
-        attempt.save_id = "cairn-" + attempt.job + rest;
+// Groups the calls of all ranks into attempts.
+std::vector<TracedAttempt> attempts_of(std::vector<std::pair<AttemptKey, FoundCall>> calls) {
+  // Calls without a counter come after all attempts with one, which they may belong to.
+  std::stable_partition(calls.begin(), calls.end(), [](const auto& entry) { return entry.second.call.attempt != 0; });
+  Attempts attempts;
+  for (auto& [key, call] : calls) {
+    const bool has_counter = call.call.attempt != 0;
+    TracedAttempt* attempt = has_counter ? nullptr : of_the_others(attempts, key, call.call);
+    if (attempt == nullptr && !has_counter && !call.call.was_called) continue;
+    if (attempt == nullptr) {
+      const auto [found, is_new] = attempts.try_emplace(key);
+      attempt = &found->second;
+      if (is_new) {
+        std::tie(attempt->job, attempt->checkpointer, attempt->counter, std::ignore) = key;
+        attempt->was_cancelled = true;
+        if (attempt->counter != 0 && attempt->job.size() == 32) {
+          char rest[40];
+          // make_save_id needs the checkpointer's name, of which traces have only the hash.
+          std::snprintf(rest, sizeof rest, "-%08x-%llu", static_cast<unsigned>(attempt->checkpointer),
+                        static_cast<unsigned long long>(attempt->counter));
+          attempt->save_id = "cairn-" + attempt->job + rest;
+        }
       }
     }
-    join(attempt, std::move(call));
+    if (call.operation) attempt->operation = call.operation;
+    if (!call.checkpoint_id.empty()) attempt->checkpoint_id = call.checkpoint_id;
+    attempt->was_cancelled = attempt->was_cancelled && call.only_cancelled;
+    attempt->calls.insert_or_assign(call.call.rank, std::move(call.call));
   }
-
-  static void join(TracedAttempt& attempt, FoundCall call) {
-    if (call.operation) attempt.operation = call.operation;
-    if (!call.checkpoint_id.empty()) attempt.checkpoint_id = call.checkpoint_id;
-    attempt.was_cancelled = attempt.was_cancelled && call.only_cancelled;
-    attempt.calls.insert_or_assign(call.call.rank, std::move(call.call));
-  }
-
-  // A rank that never received the counter belongs to the call of the same number, if there is one.
-  // A rank that only heard of the other ranks' call belongs to the call that was running.
-  TracedAttempt* of_the_others(const AttemptKey& key, const TracedCall& call) {
-    TracedAttempt* found = nullptr;
-    for (auto& [other, attempt] : attempts_) {
-      if (std::get<0>(other) != std::get<0>(key) || std::get<1>(other) != std::get<1>(key) || attempt.calls.count(call.rank) != 0)
-        continue;
-      const bool same_number = std::any_of(attempt.calls.begin(), attempt.calls.end(), [&](const auto& entry) {
-        return call.number != 0 && entry.second.number == call.number;
-      });
-      if (same_number) return &attempt;
-      if (!call.was_called && attempt.begin() <= call.end) found = &attempt;
-    }
-    return found;
-  }
-
-  std::map<AttemptKey, TracedAttempt> attempts_;
-  std::vector<std::pair<AttemptKey, FoundCall>> later_;
-};
+  std::vector<TracedAttempt> list;
+  for (auto& [key, attempt] : attempts) list.push_back(std::move(attempt));
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.begin() < b.begin(); });
+  return list;
+}
 
 bool is_earlier(const TracedFile& a, const TracedFile& b) {
   const auto key = [](const TracedFile& file) {
@@ -368,13 +348,13 @@ const ObservedEvent* Trace::find(int rank, std::uint64_t id) const {
 // Two passes: this one finds the calls and keeps no events, so that traces of any length can be
 // listed. `read` collects the events of one call.
 TraceDirectory::TraceDirectory(const std::string& path) {
-  std::vector<std::string> found;
-  std::tie(path_, found) = find_traces(path);
+  std::vector<std::string> paths;
+  std::tie(path_, paths) = find_traces(path);
   std::map<std::string, TracedJob> jobs;
   std::vector<TracedFile> readable;
   const auto ends = read_ends(path_);
   const std::string own_host = host_name();
-  for (auto& name : found) {
+  for (auto& name : paths) {
     TracedFile file;
     file.path = std::move(name);
     try {
@@ -387,35 +367,29 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   }
   std::sort(readable.begin(), readable.end(), is_earlier);
 
-  // By job, rank and checkpointer; the files of one rank are adjacent.
-  using FinderKey = std::tuple<std::string, int, std::uint32_t>;
-  std::map<FinderKey, CallFinder> finders;
+  struct RankFiles {
+    bool has_stream = false;
+    std::uint64_t last_in_ring = 0;               // the id of the last event
+    std::map<std::uint32_t, CallFinder> finders;  // by checkpointer
+  };
+  std::map<std::pair<std::string, int>, RankFiles> ranks;  // by job and rank
   const auto names = std::make_shared<TraceNames>();
-  std::set<std::pair<std::string, int>> streams;
-  std::map<std::pair<std::string, int>, std::uint64_t> last_in_rings;  // last event ids
   for (auto& file : readable) {
     const TraceHeader& header = *file.header;
-    const std::pair<std::string, int> whose(header.incarnation, header.rank);
+    RankFiles& rank = ranks[{header.incarnation, header.rank}];
     // Streams sort before rings of the same rank, so that all of its streams are known here.
-    if (header.source == TraceSource::kStream) streams.insert(whose);
     const bool is_ring = header.source == TraceSource::kRing;
-    const bool is_of_stream = is_ring && streams.count(whose) != 0;  // the stream contains its events
+    rank.has_stream = rank.has_stream || !is_ring;
     // Rings are dumps of one buffer at different times, so they overlap. An event counts in the
     // first ring that has it.
-    std::uint64_t& last_in_ring = last_in_rings[whose];
-    const std::uint64_t known = last_in_ring;  // id of the last event in rings written before this one
-    TracedJob& job = jobs[header.incarnation];
-    if (job.incarnation.empty()) {
-      job.incarnation = header.incarnation;
-      job.begin = header.wall;
-    }
+    const std::uint64_t known = rank.last_in_ring;  // id of the last event in rings written before this one
+    TracedJob& job = jobs.try_emplace(header.incarnation, TracedJob{header.incarnation, 0, header.wall, {}, {}, {}}).first->second;
     job.begin = std::min(job.begin, header.wall);
     job.world_size = std::max(job.world_size, header.world_size);
     TracedWriter& writer = job.writers[header.rank];
     writer.host = header.host;
     writer.process = header.process;
-    if (header.source == TraceSource::kStream && header.host == own_host)
-      writer.is_running = is_running(header.process, header.wall);
+    if (!is_ring && header.host == own_host) writer.is_running = is_running(header.process, header.wall);
     if (const auto* const end = end_of_writer(ends, header)) job.processes[header.rank] = end->end;
     try {
       TraceFileReader reader(file.path, names);
@@ -423,8 +397,6 @@ TraceDirectory::TraceDirectory(const std::string& path) {
       Section section;
       std::uint64_t section_begin = 0;
       std::size_t names_defined = 0;  // before the section
-      CallFinder* finder = nullptr;   // of the last event: most events of a file have the same
-      std::uint32_t finder_of = 0;
       ObservedEvent event;
       bool goes_on = false;  // the ring overlaps the one before it, so no events are missing in between
       while (reader.next(event)) {
@@ -436,22 +408,17 @@ TraceDirectory::TraceDirectory(const std::string& path) {
           names_defined = reader.names_defined();
           sections.push_back(std::exchange(section, {}));
         }
-        if (is_of_stream) continue;
+        if (is_ring && rank.has_stream) continue;  // the stream contains its events
         if (is_ring) {
           goes_on = goes_on || event.id == known;
           if (event.id <= known) continue;
-          if (known != 0 && last_in_ring == known && event.id != known + 1 && !goes_on)
-            for (auto it = finders.lower_bound(FinderKey{header.incarnation, header.rank, 0});
-                 it != finders.end() && std::get<0>(it->first) == whose.first && std::get<1>(it->first) == whose.second; ++it)
-              it->second.pass_gap();
-          last_in_ring = std::max(last_in_ring, event.id);
+          if (known != 0 && rank.last_in_ring == known && event.id != known + 1 && !goes_on)
+            for (auto& [checkpointer, finder] : rank.finders) finder.pass_gap();
+          rank.last_in_ring = std::max(rank.last_in_ring, event.id);
         }
         // Links and restarts belong to no checkpointer. `read` adds them to each attempt of their
         // time.
-        if (event.checkpointer == 0) continue;
-        if (finder == nullptr || finder_of != event.checkpointer)
-          finder = &finders[{header.incarnation, header.rank, finder_of = event.checkpointer}];
-        finder->take(event);
+        if (event.checkpointer != 0) rank.finders[event.checkpointer].take(event);
       }
       file.damage = reader.damage();
       file.bytes_cut = reader.bytes_cut();
@@ -461,10 +428,14 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     files_.push_back(std::move(file));
   }
 
-  Grouping grouping;
-  for (auto& [key, finder] : finders)
-    for (auto& call : std::move(finder).calls()) grouping.add(std::get<0>(key), std::get<2>(key), std::move(call));
-  attempts_ = std::move(grouping).attempts();
+  std::vector<std::pair<AttemptKey, FoundCall>> calls;
+  for (auto& [whose, rank] : ranks)
+    for (auto& [checkpointer, finder] : rank.finders)
+      for (FoundCall& found : std::move(finder).calls()) {
+        const std::uint64_t counter = found.call.attempt, number = counter == 0 ? found.call.number : 0;
+        calls.emplace_back(AttemptKey{whose.first, checkpointer, counter, number}, std::move(found));
+      }
+  attempts_ = attempts_of(std::move(calls));
   for (TracedAttempt& attempt : attempts_) attempt.is_running = runs(attempt, jobs[attempt.job]);
   for (auto& [incarnation, job] : jobs) {
     for (int rank = 0; rank < job.world_size; ++rank)
