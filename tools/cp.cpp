@@ -39,7 +39,7 @@ struct CpOptions {
 };
 
 // Throws WrongUse for a target that is a run, which the copy would turn into a checkpoint.
-int copy(const CpOptions& options) {
+int cp(const CpOptions& options) {
   const auto from = open_existing(options.source), to = open_store(options.target);
   // A removal of the source would take the copy.
   if (to->url().rfind(from->url() + "/", 0) == 0)
@@ -66,14 +66,12 @@ int copy(const CpOptions& options) {
   return kFine;
 }
 
-int cp(const CpOptions& options) {
-  return until_signal([&] { return copy(options); });
-}
-
 }  // namespace
 
 void add_cp(CLI::App& app, Run& chosen) {
-  const auto [command, options] = add_command(app, chosen, "cp", "Copy a checkpoint to another place or store", kCpExamples, cp);
+  const auto [command, options] =
+      add_command<CpOptions>(app, chosen, "cp", "Copy a checkpoint to another place or store", kCpExamples,
+                             [](const CpOptions& of) { return until_signal([&] { return cp(of); }); });
   command->add_option("SOURCE", options.source, "The directory or URL of a checkpoint")->required();
   command->add_option("TARGET", options.target, "The directory or URL of the copy")->required();
   command->add_option("--threads", options.threads, "Threads that copy; by default one per CPU, at least 2 and at most 16")
