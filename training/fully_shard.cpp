@@ -10,7 +10,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/state/tensor_memory.hpp>
-#include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/parameter_layout.hpp>
 #include <cairn/training/sharded_unit.hpp>

@@ -1,15 +1,29 @@
-#include <cairn/training/gather_on_use.hpp>
-
+// Gathers a sharded parameter when an operation uses it.
+//
+// LibTorch's modules have no hooks, but every operation on a tensor goes through its dispatcher.
+// The model's parameter remains the same full-size tensor object and carries a dispatch key,
+// kShardedKey. Views inherit the key, including those that autograd saves for backward. The kernel
+// for that key runs before those of LibTorch: it asks the unit that owns the memory to gather the
+// parameter, and then redispatches the operation. The kernel gathers nothing for operations that
+// only make views, since they touch no data.
+//
+// The shards of parameters that are cut over ranks carry the key as well, and so do their gradients
+// and the elementwise results of either. Other operations on them, such as reductions, would return
+// a different number on each rank, so the kernel refuses them. `local_tensor` returns a tensor
+// without the key.
+//
+// Cairn recognises memory by its owner: the context of the storage's DataPtr names the unit and the
+// parameter. Between uses, the storage keeps its size but has no memory.
 #include <algorithm>
 #include <optional>
 #include <vector>
 
 #include <ATen/core/DimVector.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/training/sharded_unit.hpp>
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
@@ -20,7 +34,7 @@ struct Holder {
   std::shared_ptr<const MemoryOwner> owner;
   torch::Tensor memory;                // full tensors: the memory behind the storage at present
   at::DataPtr data;                    // shards: their own memory
-  std::shared_ptr<GatheredUnit> keeps;  // shards: keeps the unit alive
+  std::shared_ptr<ShardedUnit> keeps;  // shards: keeps the unit alive
 };
 
 // The address of this function tells Cairn's storages from all others.
@@ -36,7 +50,7 @@ Holder* holder_in(const torch::Tensor& tensor) {
   throw Error(ErrorCode::kPrecondition, "the sharded parameter \"" + name + "\" " + why);
 }
 
-std::shared_ptr<GatheredUnit> unit_of(const MemoryOwner& owner) {
+std::shared_ptr<ShardedUnit> unit_of(const MemoryOwner& owner) {
   auto unit = owner.unit.lock();
   if (!unit) {
     refuse_parameter(
@@ -47,7 +61,7 @@ std::shared_ptr<GatheredUnit> unit_of(const MemoryOwner& owner) {
   return unit;
 }
 
-using Units = std::vector<std::shared_ptr<GatheredUnit>>;
+using Units = std::vector<std::shared_ptr<ShardedUnit>>;
 
 // The sharded tensors among the arguments of one operation.
 struct Given {
@@ -230,35 +244,7 @@ c10::StorageImpl* storage_of(const torch::Tensor& tensor) { return tensor.storag
 
 }  // namespace
 
-void install_gather_on_use() {
-  // Never destroyed, because models may outlive static objects.
-  static torch::Library* const library = [] {
-    auto* made = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
-    made->fallback(torch::CppFunction::makeFromBoxedFunction<&gather_on_use>());
-    return made;
-  }();
-  (void)library;
-}
-
-// Schemas mark results that share memory with an argument.
-bool makes_views(const c10::FunctionSchema& schema) {
-  const auto is_view = [](const c10::Argument& returned) {
-    return returned.alias_info() != nullptr && !returned.alias_info()->isWrite();
-  };
-  return std::any_of(schema.returns().begin(), schema.returns().end(), is_view);
-}
-
-torch::Tensor tensor_over(at::DataPtr data, std::size_t storage_bytes, at::IntArrayRef sizes, const torch::TensorOptions& options) {
-  torch::Tensor tensor = torch::empty({0}, options.requires_grad(false));
-  // The storage claims its full size, so that LibTorch accepts the sizes, although there may be no
-  // memory behind it.
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), storage_bytes, std::move(data), storage_of(tensor)->allocator(),
-                             /*resizable=*/false);
-  std::vector<std::int64_t> strides(sizes.size(), 1);
-  for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<std::int64_t>(sizes[i], 1);
-  tensor.set_(storage, 0, sizes, strides);
-  return tensor;
-}
+void install_gather_on_use() { install_fallback<&gather_on_use>(kShardedKey); }
 
 torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOptions& options, std::size_t storage_bytes,
                                     MemoryOwner owner) {
@@ -278,10 +264,10 @@ void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory) {
   storage_of(tensor)->set_data_ptr_noswap(data_with(std::move(holder), data, tensor.device()));
 }
 
-void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<GatheredUnit> keeps) {
+void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<ShardedUnit> unit) {
   auto holder = std::make_unique<Holder>();
   holder->owner = std::make_shared<const MemoryOwner>(std::move(owner));
-  holder->keeps = std::move(keeps);
+  holder->keeps = std::move(unit);
   c10::StorageImpl* const storage = storage_of(shard);
   void* const data = storage->data_ptr().get();
   Holder* const raw = holder.get();

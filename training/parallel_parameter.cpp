@@ -5,7 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include <torch/library.h>
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
@@ -13,7 +12,6 @@
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/state/weak_tensor_table.hpp>
 #include <cairn/training/distributed_tensor.hpp>
-#include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
@@ -64,15 +62,6 @@ WeakTensorTable<std::weak_ptr<const ParallelParameter>>& parameters_by_part() {
                   "the module's parameters(), read the whole by full_tensor of that");
 }
 
-// Freezing either of the two tensors applies to both.
-void follow_requires_grad(const ParallelHandle& handle, const torch::Tensor& whole) {
-  torch::Tensor part = handle.parameter->part, seen = whole;
-  if (whole.requires_grad() == handle.required_grad && part.requires_grad() == handle.required_grad) return;
-  handle.required_grad = whole.requires_grad() == handle.required_grad ? part.requires_grad() : whole.requires_grad();
-  if (part.requires_grad() != handle.required_grad) part.requires_grad_(handle.required_grad);
-  if (seen.requires_grad() != handle.required_grad) seen.requires_grad_(handle.required_grad);
-}
-
 // Returns nothing for other tensors. Throws for a view that no rule covers.
 std::optional<ParallelArgument> argument_of(const torch::Tensor& tensor, const c10::FunctionSchema& schema) {
   const ParallelHandle* const handle = handle_in(tensor);
@@ -81,7 +70,7 @@ std::optional<ParallelArgument> argument_of(const torch::Tensor& tensor, const c
   const auto pointer = handle->whole.lock();
   if (handle->is_gradient || !pointer) refuse_operation(*handle, schema);
   const torch::Tensor whole(pointer);
-  follow_requires_grad(*handle, whole);
+  follow_requires_grad(whole, handle->parameter->part, handle->required_grad);
   ParallelArgument argument{handle->parameter};
   argument.detached = whole.requires_grad() && !tensor.requires_grad();
   // The parameter itself and its transpose are the only views that the rules below understand.
@@ -167,20 +156,10 @@ void compute_in_parts(const c10::OperatorHandle& operation, c10::DispatchKeySet 
   torch::jit::push(*stack, std::move(result));
 }
 
-void install_compute_in_parts() {
-  // Never destroyed, because models may outlive static objects.
-  static torch::Library* const library = [] {
-    auto* made = new torch::Library(torch::Library::IMPL, "_", kParallelKey, __FILE__, __LINE__);
-    made->fallback(torch::CppFunction::makeFromBoxedFunction<&compute_in_parts>());
-    return made;
-  }();
-  (void)library;
-}
-
 }  // namespace
 
 void make_parallel(const torch::Tensor& whole, std::shared_ptr<const ParallelParameter> parameter) {
-  install_compute_in_parts();
+  install_fallback<&compute_in_parts>(kParallelKey);
   const torch::NoGradGuard no_grad;
   const auto handle = [&](bool is_gradient) {
     return std::make_unique<ParallelHandle>(

@@ -1,6 +1,6 @@
 // A parameter of a tensor-parallel layer, and the operations that use it.
 //
-// As with sharded parameters (gather_on_use.hpp), the layer's tensor remains the same full-size
+// As with sharded parameters (gather_on_use.cpp), the layer's tensor remains the same full-size
 // object, without memory. It carries a dispatch key, kParallelKey, which its views inherit. The
 // kernel for that key runs before all others. For a product with the parameter, or a look-up in it,
 // the kernel computes with this rank's part and exchanges results with the other ranks. Operations

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <cairn/training/distributed_tensor.hpp>
-#include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/sharded_unit.hpp>
 #include <cairn/training/torch_compat.hpp>

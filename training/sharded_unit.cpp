@@ -29,8 +29,6 @@ class AfterAccumulation : public torch::autograd::FunctionPostHook {
   std::function<void()> work_;
 };
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 // --- making --------------------------------------------------------------------------------------
@@ -78,9 +76,8 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   parameter.full = full;
   parameter.type = full.scalar_type();
   parameter.place = options_.offload_to_host ? at::Device(at::kCPU) : full.device();
-  parameter.rows = size[0];
-  parameter.row_elements = full.numel() / std::max<std::int64_t>(size[0], 1);
-  parameter.chunk_elements = ceil_div(size[0], shard_group_.size()) * parameter.row_elements;
+  const std::int64_t row_elements = full.numel() / std::max<std::int64_t>(size[0], 1);
+  parameter.chunk_elements = (size[0] + shard_group_.size() - 1) / shard_group_.size() * row_elements;
   parameter.requires_grad = full.requires_grad();
 
   const Extents extents = extents_of(size);
@@ -209,18 +206,11 @@ void ShardedUnit::check_untouched() const {
 
 void ShardedUnit::follow_requires_grad() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (shard(i).defined()) follow_requires_grad(parameters_[i]);
+    Parameter& parameter = parameters_[i];
+    const torch::Tensor own = shard(i);
+    if (!own.defined() || !training::follow_requires_grad(parameter.full, own, parameter.requires_grad)) continue;
+    if (parameter.requires_grad) watch_gradient(i);
   }
-}
-
-void ShardedUnit::follow_requires_grad(Parameter& parameter) {
-  torch::Tensor own = shard(static_cast<std::size_t>(&parameter - parameters_.data()));
-  const bool on_full = parameter.full.requires_grad(), on_shard = own.requires_grad();
-  if (on_full == parameter.requires_grad && on_shard == parameter.requires_grad) return;
-  parameter.requires_grad = on_full == parameter.requires_grad ? on_shard : on_full;  // the changed one
-  parameter.full.set_requires_grad(parameter.requires_grad);
-  own.set_requires_grad(parameter.requires_grad);
-  if (parameter.requires_grad) watch_gradient(static_cast<std::size_t>(&parameter - parameters_.data()));
 }
 
 std::int64_t ShardedUnit::bytes_per_rank(const Parameter& parameter) const {
@@ -344,8 +334,7 @@ torch::Tensor ShardedUnit::whole(std::size_t index, const torch::Tensor& local) 
 
 std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor) {
   const MemoryOwner* const owner = memory_owner(tensor);
-  // Only ShardedUnit::add sets owners.
-  return owner == nullptr ? nullptr : std::static_pointer_cast<ShardedUnit>(owner->unit.lock());
+  return owner == nullptr ? nullptr : owner->unit.lock();
 }
 
 }  // namespace cairn::training

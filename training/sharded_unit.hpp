@@ -25,7 +25,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
-#include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/process_group.hpp>
 #include <cairn/training/process_mesh.hpp>
 #include <cairn/training/sharding_options.hpp>
@@ -109,20 +108,22 @@ struct FoundParameter {
   std::string name;  // relative to the wrapped module
 };
 
-class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_this<ShardedUnit> {
+class ShardedUnit final : public std::enable_shared_from_this<ShardedUnit> {
  public:
   // Shards `found`: its tensors become full-size tensors without memory. Returns the shards, which
   // the module must register in their place. The unit lives as long as any shard.
   static std::vector<torch::Tensor> make(const torch::nn::Module& module, const std::vector<FoundParameter>& found,
                                          const ProcessMesh& mesh, const FullyShardOptions& options,
                                          const std::shared_ptr<UnitGroup>& group);
-  ~ShardedUnit() override;
+  ~ShardedUnit();
   ShardedUnit(const ShardedUnit&) = delete;
   ShardedUnit& operator=(const ShardedUnit&) = delete;
 
-  void pin() override { ++pins_; }
-  void use() override;
-  void unpin() override;
+  // The kernel in gather_on_use.cpp pins all units of an operation, then uses each of them, runs the
+  // operation, and unpins them.
+  void pin() { ++pins_; }  // from now on, using another unit does not free this one
+  void use();              // gathers the parameters
+  void unpin();
 
   void gather();
   // Starts to gather; the next `gather` then only waits. No effect on a gathered unit.
@@ -185,8 +186,6 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
     at::ScalarType type;          // the shard's type
     at::Device place = at::kCPU;  // the shard's device
-    std::int64_t rows = 0;        // the rows of the full tensor
-    std::int64_t row_elements = 0;
     std::int64_t chunk_elements = 0;  // elements per rank in messages: as many as rank 0 has, the largest part
     std::int64_t shard_elements = 0;  // this rank's number of elements
     bool requires_grad = false;       // as last seen on both tensors
@@ -221,7 +220,6 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   void begin_gathering();
   std::vector<torch::Tensor> end_gathering();
   void set_gathered_bytes(std::int64_t bytes);
-  void follow_requires_grad(Parameter& parameter);
   void watch_gradient(std::size_t index);
   void gradient_came(std::size_t index);
   int averaged() const;  // the number of ranks to average over
@@ -265,5 +263,35 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
 
 // Returns the unit that a shard or a full parameter belongs to; null for other tensors.
 std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor);
+
+// --- the memory of sharded parameters: gather_on_use.cpp -----------------------------------------
+
+// Identifies the unit and parameter that own a storage's memory.
+struct MemoryOwner {
+  enum class Role {
+    kParameter,  // the full tensor that the model computes with; has memory only while gathered
+    kGradient,   // a placeholder for the gradient of such a tensor; the shard has the real gradient
+    kShard       // the tensor that the optimizer trains
+  };
+  Role role;
+  std::weak_ptr<ShardedUnit> unit;
+  std::size_t index;  // the parameter's index in its unit
+  std::string name;   // the parameter's name
+};
+
+// Returns a strided tensor of this size without memory. Its storage has size `storage_bytes`, which
+// must be at least the size of the tensor.
+torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOptions& options, std::size_t storage_bytes,
+                                    MemoryOwner owner);
+// Replaces the memory behind the storage of `tensor` with that of `memory`, and keeps `memory`
+// alive while it is in use. An undefined `memory` leaves the storage without memory.
+void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory);
+// Sets the owner of `shard`'s memory, which stays in place. `unit` lives as long as this memory.
+void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<ShardedUnit> unit);
+// Returns the owner of the tensor's memory; null if Cairn did not set one. The pointer is valid
+// until the tensor's memory is replaced.
+const MemoryOwner* memory_owner(const torch::Tensor& tensor);
+// Installs the kernel that gathers. Later calls in the process have no effect.
+void install_gather_on_use();
 
 }  // namespace cairn::training

@@ -3,24 +3,28 @@
 // `training` tests the version.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/library.h>
 #include <torch/nn/module.h>
 #include <torch/version.h>
 
 namespace cairn::training {
 
 // LibTorch 1.13 and 2.x reserve this key, which comes before most others, for wrapper tensors and
-// use it only in their own tests. Tensors of sharded parameters carry it: see gather_on_use.hpp.
+// use it only in their own tests. Tensors of sharded parameters carry it: see gather_on_use.cpp.
 inline constexpr c10::DispatchKey kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 // Another key for wrapper tensors, which comes before kShardedKey. Parameters of parallel layers
 // carry it: see parallel_parameter.hpp.
@@ -105,6 +109,50 @@ inline torch::Tensor without_sharded_mark(const torch::Tensor& tensor) {
 inline torch::OrderedDict<std::string, torch::Tensor>& registered_parameters(torch::nn::Module& module) {
   auto member = &OpenModule::parameters_;
   return module.*member;
+}
+
+// Freezing either of two tensors applies to both. `seen` is the state of both at the last call.
+// Returns whether it has changed.
+inline bool follow_requires_grad(const torch::Tensor& one, const torch::Tensor& other, bool& seen) {
+  if (one.requires_grad() == seen && other.requires_grad() == seen) return false;
+  seen = !seen;
+  one.set_requires_grad(seen);
+  other.set_requires_grad(seen);
+  return true;
+}
+
+// Installs a kernel for all operations that get a tensor with `key`, once per process.
+template <auto* kKernel>
+void install_fallback(c10::DispatchKey key) {
+  // Never destroyed, because models may outlive static objects.
+  static torch::Library* const library = [key] {
+    auto* made = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    made->fallback(torch::CppFunction::makeFromBoxedFunction<kKernel>());
+    return made;
+  }();
+  (void)library;
+}
+
+// Returns whether an operation returns views of its arguments, and so touches no data. Schemas mark
+// results that share memory with an argument.
+inline bool makes_views(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& returned) {
+    return returned.alias_info() != nullptr && !returned.alias_info()->isWrite();
+  });
+}
+
+// Returns a strided tensor of this size over `data`, which may belong to another owner or be null.
+inline torch::Tensor tensor_over(at::DataPtr data, std::size_t storage_bytes, at::IntArrayRef sizes,
+                                 const torch::TensorOptions& options) {
+  torch::Tensor tensor = torch::empty({0}, options.requires_grad(false));
+  // The storage claims its full size, so that LibTorch accepts the sizes, although there may be no
+  // memory behind it.
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), storage_bytes, std::move(data),
+                             tensor.storage().unsafeGetStorageImpl()->allocator(), /*resizable=*/false);
+  std::vector<std::int64_t> strides(sizes.size(), 1);
+  for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<std::int64_t>(sizes[i], 1);
+  tensor.set_(storage, 0, sizes, strides);
+  return tensor;
 }
 
 // Returns whether the calling thread is running a backward pass.

@@ -2,7 +2,6 @@
 
 #include <torch/torch.h>
 
-#include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/sharded_unit.hpp>
 #include <cairn/training/tensor_bytes.hpp>
 #include <cairn/training/torch_compat.hpp>
