@@ -8,7 +8,6 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/base/rank_text.hpp>
 #include <cairn/state/tensor_memory.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/parameter_layout.hpp>
@@ -94,14 +93,8 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
     digest.add(static_cast<std::int64_t>(parameter.tensor.requires_grad()));
     for (const std::int64_t size : parameter.tensor.sizes()) digest.add(size);
   }
-  const ProcessGroup& world = mesh.world();
-  const std::vector<int> differing = ranks_that_differ(digest.finish(), world);
-  if (!differing.empty()) {
-    refuse_module(ErrorCode::kMismatch, module,
-                  name_ranks(differing) + " passed a different module or different options than rank " +
-                      std::to_string(world.ranks().front()) +
-                      ": the names, sizes and types of parameters and the options must be the same on all ranks");
-  }
+  require_same(digest.finish(), mesh.world(), "fully_shard of " + module.name() + ": ",
+               "passed a different module or different options", "the names, sizes and types of parameters and the options");
 }
 
 // Everything is checked before anything changes: a module that is only partly sharded could not be
@@ -194,15 +187,6 @@ void shard_inside(Module& module, const ProcessMesh& mesh, const FullyShardOptio
     const std::int64_t elements = unwrapped_elements(inner, options);
     if (elements > 0 && options.wrap_policy(inner, elements)) shard_one(inner, mesh, options);
   }
-}
-
-std::vector<UnitPointer> units_in(const Module& module) {
-  std::vector<UnitPointer> units;
-  for (const auto& parameter : module.parameters()) {
-    UnitPointer unit = unit_behind(parameter);
-    if (unit && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(std::move(unit));
-  }
-  return units;
 }
 
 std::shared_ptr<UnitGroup> group_in(const Module& module) {

@@ -6,12 +6,10 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/rank_text.hpp>
 #include <cairn/training/distributed_tensor.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/parameter_layout.hpp>
@@ -23,18 +21,10 @@ namespace {
 
 using torch::nn::Module;
 
-std::vector<std::string> parts_of_name(const std::string& name) {
-  std::vector<std::string> parts;
-  std::istringstream stream(name);
-  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
-  return parts;
-}
-
-bool name_matches(const std::string& pattern, const std::string& name) {
-  // Part by part, so that a '*' does not match across dots.
-  const auto patterns = parts_of_name(pattern), parts = parts_of_name(name);
-  return std::equal(patterns.begin(), patterns.end(), parts.begin(), parts.end(),
-                    [](const std::string& each, const std::string& part) { return ::fnmatch(each.c_str(), part.c_str(), 0) == 0; });
+bool name_matches(std::string pattern, std::string name) {
+  // As in a path, a '*' does not match across the separators.
+  for (std::string* const text : {&pattern, &name}) std::replace(text->begin(), text->end(), '.', '/');
+  return ::fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
 }
 
 // A parameter to be cut.
@@ -155,11 +145,8 @@ void compare_plans(const Module& module, const std::vector<Cut>& cuts, const Pro
     digest.add(ByteSpan(parameter.key())).add(static_cast<std::int64_t>(parameter.value().scalar_type()));
     for (const std::int64_t size : parameter.value().sizes()) digest.add(size);
   }
-  const std::vector<int> differing = ranks_that_differ(digest.finish(), mesh.world());
-  if (differing.empty()) return;
-  throw Error(ErrorCode::kMismatch, "parallelize " + module.name() + ": " + name_ranks(differing) +
-                                        " cut something else than rank " + std::to_string(mesh.world().ranks().front()) +
-                                        ": the plan, and the names, sizes and types of parameters must be the same on all ranks");
+  require_same(digest.finish(), mesh.world(), "parallelize " + module.name() + ": ", "cut something else",
+               "the plan, and the names, sizes and types of parameters");
 }
 
 // Copies the first rank's values of parameters that stay whole. Equal gradients alone would

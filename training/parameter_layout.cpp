@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <cairn/base/error.hpp>
+#include <cairn/base/rank_text.hpp>
 #include <cairn/training/distributed_tensor.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/sharded_unit.hpp>
@@ -46,7 +48,8 @@ ProcessGroup world_behind(const torch::Tensor& parameter) {
   return ProcessGroup::single();
 }
 
-std::vector<int> ranks_that_differ(const Digest& own, const ProcessGroup& group) {
+void require_same(const Digest& own, const ProcessGroup& group, const std::string& where, const std::string& differ,
+                  const std::string& what) {
   torch::Tensor sent = torch::empty({static_cast<std::int64_t>(own.size())}, torch::kUInt8);
   std::copy(own.begin(), own.end(), sent.data_ptr<std::uint8_t>());
   const torch::Tensor all = torch::empty({group.size(), sent.numel()}, torch::kUInt8);
@@ -57,7 +60,9 @@ std::vector<int> ranks_that_differ(const Digest& own, const ProcessGroup& group)
   for (int rank = 1; rank < group.size(); ++rank) {
     if (!all[rank].equal(all[0])) differing.push_back(group.ranks()[static_cast<std::size_t>(rank)]);
   }
-  return differing;
+  if (!differing.empty())
+    throw Error(ErrorCode::kMismatch, where + name_ranks(differing) + " " + differ + " than rank " +
+                                          std::to_string(group.ranks().front()) + ": " + what + " must be the same on all ranks");
 }
 
 }  // namespace cairn::training

@@ -2,6 +2,7 @@
 // fully_shard, by both, or not at all. Compares digests of an operation's arguments over the ranks.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <torch/types.h>
@@ -21,7 +22,10 @@ std::vector<ProcessGroup> groups_cutting(const torch::Tensor& parameter);
 // tensors.
 ProcessGroup world_behind(const torch::Tensor& parameter);
 
-// Returns the world ranks whose digest differs from that of the group's first rank. A collective.
-std::vector<int> ranks_that_differ(const Digest& own, const ProcessGroup& group);
+// Throws kMismatch, naming ranks of the world, unless all ranks of the group pass the same digest. A
+// collective. The texts: where it happens, how ranks differ from the first one, and what must be the
+// same.
+void require_same(const Digest& own, const ProcessGroup& group, const std::string& where, const std::string& differ,
+                  const std::string& what);
 
 }  // namespace cairn::training

@@ -10,13 +10,10 @@ namespace cairn::training {
 // Replication uses units that are not cut: nothing is gathered, and gradients go in several
 // messages.
 void replicate(torch::nn::Module& module, const ProcessGroup& group, const ReplicateOptions& options) {
-  for (const auto& parameter : module.parameters()) {
-    const auto unit = unit_behind(parameter);
-    if (unit && unit->group()->has_wrapped(module)) {
+  for (const auto& unit : units_in(module))
+    if (unit->group()->has_wrapped(module))
       throw Error(ErrorCode::kPrecondition,
                   "Cannot apply replicate to " + module.name() + ": it is fully sharded or replicated already");
-    }
-  }
   FullyShardOptions whole;
   whole.strategy = ShardingStrategy::kNoShard;
   whole.bucket_bytes = options.bucket_bytes;

@@ -337,4 +337,13 @@ std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor) {
   return owner == nullptr ? nullptr : owner->unit.lock();
 }
 
+std::vector<std::shared_ptr<ShardedUnit>> units_in(const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<ShardedUnit>> units;
+  for (const auto& parameter : module.parameters()) {
+    auto unit = unit_behind(parameter);
+    if (unit && std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(std::move(unit));
+  }
+  return units;
+}
+
 }  // namespace cairn::training

@@ -263,6 +263,8 @@ class ShardedUnit final : public std::enable_shared_from_this<ShardedUnit> {
 
 // Returns the unit that a shard or a full parameter belongs to; null for other tensors.
 std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor);
+// Returns the units of a module's registered parameters, each once.
+std::vector<std::shared_ptr<ShardedUnit>> units_in(const torch::nn::Module& module);
 
 // --- the memory of sharded parameters: gather_on_use.cpp -----------------------------------------
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <optional>
 #include <set>
 
 #include <torch/torch.h>
@@ -52,8 +51,8 @@ void check_options(const StateDictOptions& options) {
 }
 
 // Returns the requested entries of the model's own state dict, under the names that the options ask
-// for.
-Dict selected(const Module& model, const StateDictOptions& options) {
+// for. `full_names` receives their names in the model, in the same order.
+Dict selected(const Module& model, const StateDictOptions& options, std::vector<std::string>* full_names = nullptr) {
   check_options(options);
   const std::vector<std::string> prefixes = prefixes_of(model, options);
   std::set<std::string> frozen;
@@ -64,16 +63,10 @@ Dict selected(const Module& model, const StateDictOptions& options) {
   }
   Dict chosen;
   for (const auto& [name, value] : module_state_dict(model)) {
-    if (frozen.count(name) > 0) continue;
-    if (prefixes.empty()) {
-      chosen.insert(name, value);
-      continue;
-    }
-    for (const std::string& prefix : prefixes) {
-      if (name.compare(0, prefix.size(), prefix) != 0) continue;
-      chosen.insert(options.keep_submodule_prefixes ? name : name.substr(prefix.size()), value);
-      break;
-    }
+    const auto in = std::find_if(prefixes.begin(), prefixes.end(), [&](const auto& one) { return name.rfind(one, 0) == 0; });
+    if (frozen.count(name) > 0 || (in == prefixes.end() && !prefixes.empty())) continue;
+    chosen.insert(options.keep_submodule_prefixes ? name : name.substr(in->size()), value);
+    if (full_names) full_names->push_back(name);
   }
   return chosen;
 }
@@ -223,17 +216,13 @@ std::function<void()> checked_model_state(Module& model, const Dict& state_dict,
 Dict get_model_state_dict(const Module& model, const StateDictOptions& options) {
   const auto parameters = model.named_parameters();
   const bool keeps = !(options.full_state_dict && options.cpu_offload) || world_of(model).rank() == 0;
-  // Parameters are found by their full names. The two dicts have the same entries in the same
-  // order.
-  StateDictOptions full_names = options;
-  full_names.keep_submodule_prefixes = true;
-  const Dict names = selected(model, full_names);
-  const Dict chosen = selected(model, options);
+  std::vector<std::string> full_names;  // by which parameters are found
+  const Dict chosen = selected(model, options, &full_names);
   const torch::NoGradGuard no_grad;
   Dict dict;
-  auto full_name = names.begin();
+  auto full_name = full_names.begin();
   for (const auto& [name, value] : chosen) {
-    const torch::Tensor* const parameter = parameters.find((full_name++)->first);
+    const torch::Tensor* const parameter = parameters.find(*full_name++);
     Value entry = delivered(value, parameter == nullptr ? torch::Tensor() : *parameter, options, keeps);
     if (keeps) dict.insert(name, std::move(entry));
   }
@@ -241,21 +230,17 @@ Dict get_model_state_dict(const Module& model, const StateDictOptions& options) 
 }
 
 void set_state_dict_type(Module& module, StateDictType type) {
-  for (const auto& parameter : module.parameters())
-    if (const auto unit = unit_behind(parameter)) unit->set_state_dict_type(type);
+  for (const auto& unit : units_in(module)) unit->set_state_dict_type(type);
 }
 
 StateDictType state_dict_type(const Module& module) {
-  std::optional<StateDictType> found;
-  for (const auto& parameter : module.parameters()) {
-    const auto unit = unit_behind(parameter);
-    if (!unit) continue;
-    if (found && *found != unit->state_dict_type())
+  const auto units = units_in(module);
+  if (units.empty()) throw Error(ErrorCode::kPrecondition, "state dict type: nothing in " + module.name() + " is wrapped");
+  const StateDictType type = units.front()->state_dict_type();
+  for (const auto& unit : units)
+    if (unit->state_dict_type() != type)
       throw Error(ErrorCode::kPrecondition, "state dict type: parts of " + module.name() + " have different ones");
-    found = unit->state_dict_type();
-  }
-  if (!found) throw Error(ErrorCode::kPrecondition, "state dict type: nothing in " + module.name() + " is wrapped");
-  return *found;
+  return type;
 }
 
 void set_model_state_dict(Module& model, const Dict& state_dict, const StateDictOptions& options) {
