@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
@@ -16,29 +17,15 @@
 
 namespace cairn::training {
 
-// One c10d process group of more than one rank. The caller passes contiguous, non-empty tensors and
-// makes one call at a time. Functions throw whatever c10d throws. On devices, `Work::wait` orders
-// the caller's stream after the collective and may return before the collective has finished.
+// One c10d process group of more than one rank.
 class C10dBackend {
  public:
-  using Work = c10::intrusive_ptr<c10d::Work>;
-  explicit C10dBackend(c10::intrusive_ptr<C10dGroup> group);
+  explicit C10dBackend(c10::intrusive_ptr<C10dGroup> group)
+      : group_(std::move(group)), is_nccl_(group_->getBackendName() == "nccl") {}
   virtual ~C10dBackend() = default;
 
-  // Gathers bytes. `output` must have room for the inputs of all ranks, in rank order.
-  Work all_gather(torch::Tensor output, torch::Tensor input);
-  // Sends part i of `input` to rank i. `output` holds the received parts in the order of their
-  // senders.
-  Work all_to_all(torch::Tensor output, torch::Tensor input);
-  Work all_reduce(torch::Tensor tensor);
-  Work broadcast(torch::Tensor tensor, int root);
-  // Stores this rank's part of the sum over the ranks in `output`. Must only be called if
-  // `reduces_and_scatters()` is true.
-  Work reduce_scatter(torch::Tensor output, torch::Tensor input);
-
-  // Returns whether the backend itself can sum elements of this type.
-  bool sums(at::ScalarType type) const;
-  bool reduces_and_scatters() const { return is_nccl_; }
+  const c10::intrusive_ptr<C10dGroup>& group() const { return group_; }
+  bool is_nccl() const { return is_nccl_; }
   // Aborts the collectives in flight on this rank. May be called from any thread. Does nothing to
   // the trainer's own groups, nor to Gloo groups: destroying a Gloo group closes its connections,
   // which ends collectives in flight on all ranks.

@@ -42,7 +42,14 @@ void check_summable(at::ScalarType type) {
 }
 
 // Returns the type in which `backend` sums tensors of `type`.
-at::ScalarType type_of_sums(at::ScalarType type, const C10dBackend& backend) { return backend.sums(type) ? type : at::kFloat; }
+at::ScalarType type_of_sums(at::ScalarType type, const C10dBackend& backend) {
+  return backend.is_nccl() || (type != at::kHalf && type != at::kBFloat16) ? type : at::kFloat;
+}
+
+c10::intrusive_ptr<c10d::Work> start_all_reduce(const C10dBackend& backend, torch::Tensor tensor) {
+  std::vector<torch::Tensor> tensors{std::move(tensor)};
+  return backend.group()->allreduce(tensors);
+}
 
 }  // namespace
 
@@ -119,52 +126,36 @@ class ProcessGroup::Implementation {
   }
 
   // Returns the backend for tensors on `device`. The first collective that needs it makes its
-  // connections.
+  // connections. Two locks: `making_` lets one thread make connections, which takes long; `mutex_`
+  // is held for moments, so that `close` need not wait.
   Backend backend(const std::string& action, at::Device device) {
     check_family(action);
-    if (device.is_cpu()) return on_host(action);
-    if (!device.is_cuda()) {
+    const bool on_host = device.is_cpu();
+    if (!on_host && !device.is_cuda()) {
       throw Error(ErrorCode::kUnsupported, action + ": tensors on " + device.str() +
                                                " cannot be moved between ranks; those in host memory and on CUDA devices can");
     }
-    if (Backend made = device_backend()) return made;
-    check_store(action, "on CUDA devices");
-    const MutexLock making(making_);
-    // NCCL waits for ever for a missing rank, so meet first.
-    if (!device_backend()) meet(action);
-    const MutexLock lock(mutex_);
-    if (!on_device_) {
-      on_device_ =
-          make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>(name_ + "/nccl", store_), rank_, size(), options_.timeout);
-      start_watch();
-    }
-    return on_device_;
-  }
-
-  void check_family(const std::string& action) {
-    const MutexLock lock(family_->mutex);
-    if (!family_->failure.empty())
-      throw Error(ErrorCode::kUnavailable, action + ": the group is broken by an earlier failure: " + family_->failure);
-  }
-
-  // Two locks: `making_` lets one thread make connections, which takes long; `mutex_` is
-  // held for moments, so that `close` need not wait.
-  Backend on_host(const std::string& action) {
     const MutexLock making(making_);
     {
       const MutexLock lock(mutex_);
-      if (on_host_) return on_host_;
+      if (Backend known = on_host ? on_host_ : on_device_) return known;
     }
-    check_store(action, "in host memory");
-    meet(action);  // Gloo waits five times its timeout for a missing rank, so meet first
+    if (!store_) {
+      throw Error(ErrorCode::kUnsupported, action + ": tensors " + (on_host ? "in host memory" : "on CUDA devices") +
+                                               " need a c10d group for them, or a store with which Cairn can make one; give " +
+                                               "either to ProcessGroup::from_c10d");
+    }
+    meet(action);  // NCCL waits for ever for a missing rank, Gloo five times its timeout, so meet first
     Backend made;
     run(action, [&] {
-      made = make_gloo_backend(c10::make_intrusive<c10d::PrefixStore>(name_, store_), rank_, size(), options_.timeout,
-                               options_.address);
+      const auto store = c10::make_intrusive<c10d::PrefixStore>(name_ + (on_host ? "" : "/nccl"), store_);
+      made = on_host ? make_gloo_backend(store, rank_, size(), options_.timeout, options_.address)
+                     : make_nccl_backend(store, rank_, size(), options_.timeout);
     });
     {
       const MutexLock lock(mutex_);
-      on_host_ = made;
+      (on_host ? on_host_ : on_device_) = made;
+      if (!on_host) start_watch();
     }
     try {
       check_family(action);  // if the family broke meanwhile, nobody else closes the new backend
@@ -175,9 +166,10 @@ class ProcessGroup::Implementation {
     return made;
   }
 
-  Backend device_backend() {
-    const MutexLock lock(mutex_);
-    return on_device_;
+  void check_family(const std::string& action) {
+    const MutexLock lock(family_->mutex);
+    if (!family_->failure.empty())
+      throw Error(ErrorCode::kUnavailable, action + ": the group is broken by an earlier failure: " + family_->failure);
   }
 
   // Returns when all ranks have called it. Uses an all-reduce instead of Gloo's barrier: an
@@ -190,7 +182,7 @@ class ProcessGroup::Implementation {
         [&] {
           torch::Tensor token = torch::zeros({1}, torch::TensorOptions().dtype(torch::kInt32).device(where));
           const auto until = steady_clock::now() + options_.timeout;
-          wait_for(*backend->all_reduce(token), where != at::kCPU);
+          wait_for(*start_all_reduce(*backend, token), where != at::kCPU);
           if (where != at::kCPU && !finishes_by(until, token.device()))
             throw std::runtime_error("the device has not finished it");
         },
@@ -223,8 +215,8 @@ class ProcessGroup::Implementation {
 
   // Runs `body`, which communicates with other ranks. An exception breaks the family. `let_go`
   // releases the caller's references to the collective.
-  template <class Body, class LetGo>
-  void run(const std::string& action, const Body& body, const LetGo& let_go) {
+  void run(
+      const std::string& action, const std::function<void()>& body, const std::function<void()>& let_go = [] {}) {
     const auto began = steady_clock::now();
     std::string cause;
     try {
@@ -240,22 +232,11 @@ class ProcessGroup::Implementation {
     const bool late = steady_clock::now() - began >= options_.timeout;
     throw Error(late ? ErrorCode::kDeadline : ErrorCode::kUnavailable, fail(action, cause, late));
   }
-  template <class Body>
-  void run(const std::string& action, const Body& body) {
-    run(action, body, [] {});
-  }
 
  private:
   void start_watch() {
     watch_ = std::make_unique<DeviceWatch>(
         options_.timeout, [this](const std::string& late) { fail(late, "the device has not finished it", /*late=*/true); });
-  }
-
-  void check_store(const std::string& action, const char* where) const {
-    if (store_) return;
-    throw Error(ErrorCode::kUnsupported, action + ": tensors " + where +
-                                             " need a c10d group for them, or a store with which Cairn can make one; give either " +
-                                             "to ProcessGroup::from_c10d");
   }
 
   // Breaks the family. Returns the error text.
@@ -347,7 +328,7 @@ struct Pending::State {
   std::shared_ptr<ProcessGroup::Implementation> group;
   std::string action;
   at::Device device;
-  C10dBackend::Work work = {};
+  c10::intrusive_ptr<c10d::Work> work = {};
   std::vector<torch::Tensor> kept = {};  // kept alive until the work is done; all on `device`
   std::function<void()> finish = {};     // the remaining work on this rank
 
@@ -497,7 +478,15 @@ Pending ProcessGroup::all_gather_async(const torch::Tensor& output, const torch:
     state.kept = {output, input};
     // As bytes, because moving needs no arithmetic: any type can travel, also those that a backend
     // does not know.
-    state.work = backend.all_gather(bytes_of(output), bytes_of(input));
+    std::vector<torch::Tensor> from{bytes_of(input)};
+    torch::Tensor to = bytes_of(output);
+    if (backend.is_nccl()) {
+      state.work = backend.group()->_allgather_base(to, from.front());
+      return;
+    }
+    // All kinds of groups have this form. Gloo and MPI lack the other.
+    std::vector<std::vector<torch::Tensor>> parts{to.chunk(size())};
+    state.work = backend.group()->allgather(parts, from);
   });
 }
 
@@ -505,9 +494,10 @@ Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const to
   check_sizes("reduce-scatter", input, output, size());
   check_summable(input.scalar_type());
   return begin("reduce-scatter", output, input, [&](C10dBackend& backend, auto& state) {
-    if (backend.reduces_and_scatters()) {
+    if (backend.is_nccl()) {
       state.kept = {output, input};
-      state.work = backend.reduce_scatter(output.detach(), input.detach());
+      torch::Tensor to = output.detach(), from = input.detach();
+      state.work = backend.group()->_reduce_scatter_base(to, from);
       return;
     }
     const at::ScalarType type = type_of_sums(input.scalar_type(), backend);
@@ -522,7 +512,9 @@ Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const to
       for (int i = 1; i < n; ++i) sum.add_(rows[i]);
       output.view(-1).copy_(sum);
     };
-    state.work = backend.all_to_all(bytes_of(parts), bytes_of(input));
+    torch::Tensor to = bytes_of(parts), from = bytes_of(input);
+    std::vector<std::int64_t> equal;
+    state.work = backend.group()->alltoall_base(to, from, equal, equal);
   });
 }
 
@@ -539,7 +531,7 @@ Pending ProcessGroup::all_reduce_async(const torch::Tensor& tensor) const {
         tensor.detach().copy_(sum);
       };
     }
-    state.work = backend.all_reduce(sum.detach());
+    state.work = start_all_reduce(backend, sum.detach());
   });
 }
 
@@ -556,7 +548,10 @@ void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
   if (root < 0 || root >= size()) refuse("broadcast: there is no rank " + std::to_string(root) + " of " + std::to_string(size()));
   begin("broadcast", tensor, tensor, [&](C10dBackend& backend, auto& state) {
     state.kept = {tensor};
-    state.work = backend.broadcast(bytes_of(tensor), root);
+    std::vector<torch::Tensor> tensors{bytes_of(tensor)};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    state.work = backend.group()->broadcast(tensors, options);
   }).wait();
 }
 
