@@ -35,7 +35,9 @@ class RandomState {
     std::set<std::string> seen;
     const auto keep = [&](at::Device device) {
       if (!seen.insert(device.str()).second || !(device.is_cpu() || device.is_cuda())) return;
-      states_.emplace_back(device, state_of(device));
+      at::Generator generator = at::globalContext().defaultGenerator(device);
+      const std::lock_guard lock(generator.mutex());
+      states_.emplace_back(device, generator.get_state());
     };
     keep(at::kCPU);
     for (const auto& input : inputs) {
@@ -52,11 +54,6 @@ class RandomState {
   }
 
  private:
-  static torch::Tensor state_of(at::Device device) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  }
   std::vector<std::pair<at::Device, torch::Tensor>> states_;
 };
 
@@ -68,37 +65,23 @@ class AutocastState {
   }
   void restore() const {
     for (std::size_t i = 0; i < std::size(kDevices); ++i) set_autocast_on(kDevices[i], autocast_[i]);
+    at::autocast::set_autocast_cache_enabled(uses_cache_);
   }
+  // Turns off autocast's cache of cast parameters. Casts cached without a graph would stop gradients
+  // elsewhere. Casts cached in a backward pass would become stale when the optimizer changes the
+  // parameters.
+  static void stop_caching() { at::autocast::set_autocast_cache_enabled(false); }
 
  private:
   static constexpr at::DeviceType kDevices[] = {at::kCPU, at::kCUDA};
   Autocast autocast_[std::size(kDevices)];
-};
-
-// Turns off autocast's cache of cast parameters while it exists. Casts cached without a graph would
-// stop gradients elsewhere. Casts cached in a backward pass would become stale when the optimizer
-// changes the parameters.
-class WithoutCastCache {
- public:
-  WithoutCastCache() { at::autocast::set_autocast_cache_enabled(false); }
-  ~WithoutCastCache() { at::autocast::set_autocast_cache_enabled(was_enabled_); }
-  WithoutCastCache(const WithoutCastCache&) = delete;
-  WithoutCastCache& operator=(const WithoutCastCache&) = delete;
-
- private:
-  const bool was_enabled_ = at::autocast::is_autocast_cache_enabled();
+  const bool uses_cache_ = at::autocast::is_autocast_cache_enabled();
 };
 
 template <class State>
-class RestoredAtEnd {
- public:
-  explicit RestoredAtEnd(State state) : state_(std::move(state)) {}
-  ~RestoredAtEnd() { state_.restore(); }
-  RestoredAtEnd(const RestoredAtEnd&) = delete;
-  RestoredAtEnd& operator=(const RestoredAtEnd&) = delete;
-
- private:
-  State state_;
+struct RestoredAtEnd {
+  ~RestoredAtEnd() { state.restore(); }
+  const State state;
 };
 
 [[noreturn]] void refuse_pass(const std::string& what) {
@@ -151,9 +134,9 @@ class ComputedAnew : public torch::autograd::Node {
 
  private:
   torch::Tensor compute(const std::vector<torch::Tensor>& inputs) const {
-    const RestoredAtEnd<AutocastState> autocast_afterwards{AutocastState()};
+    const RestoredAtEnd<AutocastState> autocast_afterwards{};
     autocast_.restore();
-    const WithoutCastCache without_cache;
+    AutocastState::stop_caching();
     if (!random_state_) return forward_(inputs);
     // Draws the numbers of the forward call again, and leaves those that the trainer draws next as
     // they were.
@@ -178,7 +161,8 @@ torch::Tensor call_checkpointed(const Forward& forward, const std::vector<torch:
   torch::Tensor output;
   {
     const torch::NoGradGuard no_grad;
-    const WithoutCastCache without_cache;
+    const RestoredAtEnd<AutocastState> autocast_afterwards{};
+    AutocastState::stop_caching();
     output = forward(inputs);
   }
   if (!output.defined()) return output;
