@@ -1,12 +1,17 @@
-// Records signals for polling. Internal.
+// Records signals for polling, and writes traces when one comes. Internal.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
+#include <thread>
 #include <vector>
+
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -22,9 +27,6 @@ class SignalWatch {
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
-
-  // Returns whether the installed handler of the signal is that of a watch.
-  static bool is_watched(int number);
 
   struct Caught {
     int signal = 0;
@@ -43,5 +45,29 @@ class SignalWatch {
   std::vector<int> signals_;  // the signals for which this watch has installed the handler
   std::array<std::uint32_t, NSIG> seen_{};
 };
+
+// Watches the signal that WorldOptions::trace_signal or CAIRN_TRACE_SIGNAL names. If the program
+// handles or ignores that signal already, logs a warning and does nothing else.
+class TraceOnSignal {
+ public:
+  // Calls `write` on a thread of its own, soon after each signal; several signals may count as one.
+  // Logs what `write` throws. Throws kInvalidArgument if `number` is not a signal that can be
+  // caught.
+  TraceOnSignal(int number, int rank, std::function<void()> write);
+  ~TraceOnSignal();
+
+ private:
+  void watch(int rank, const std::function<void()>& write);
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::optional<SignalWatch> signals_;  // used by the thread only
+  std::thread thread_;                  // absent if the program handles the signal
+};
+
+// Returns the number of a signal: 12 for "USR2", "SIGUSR2" or "12". Throws kInvalidArgument for an
+// unknown name.
+int signal_named(const std::string& name);
 
 }  // namespace cairn

@@ -40,7 +40,7 @@
 #include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/observation/call_notifier.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
-#include <cairn/runtime/observation/trace_on_signal.hpp>
+#include <cairn/runtime/observation/signal_watch.hpp>
 #include <cairn/runtime/worlds/backends.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/runtime/worlds/job_secret.hpp>
