@@ -3,16 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 #include <utility>
 
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/settings.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
-#include <cairn/runtime/runs/manager_checks.hpp>
 #include <cairn/runtime/runs/save_schedule.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -32,6 +34,92 @@ using std::chrono::milliseconds;
 constexpr std::size_t kStepsTextMax = 200;
 // Bounds the second read of a checkpoint that a load found damaged.
 constexpr std::uint64_t kSecondReadBytesMax = std::uint64_t{16} << 30;
+
+void check_manager_options(const CheckpointManagerOptions& options) {
+  const auto require = [](bool fine, const char* what) {
+    if (!fine) throw Error(ErrorCode::kInvalidArgument, std::string("CheckpointManagerOptions::") + what);
+  };
+  require(options.save_every_steps >= 0, "save_every_steps must not be negative; 0 is for never");
+  require(options.save_every >= milliseconds(0), "save_every must not be negative; 0 is for never");
+  require(options.grace_period >= milliseconds(0), "grace_period must not be negative");
+  require(options.ask_every >= milliseconds(0), "ask_every must not be negative");
+  require(options.ask_every_steps >= 0, "ask_every_steps must not be negative; 0 means: use ask_every");
+  require(options.clock != nullptr, "clock must not be null");
+  check_policy(options.retention);
+  user_metadata_of(options.user_metadata, {});
+}
+
+// Returns whether the options say when to save. A manager without such options may be there only to
+// read.
+bool saves_by_itself(const CheckpointManagerOptions& options) {
+  return options.save_every_steps > 0 || options.save_every > milliseconds(0) || !options.save_on_signal.empty();
+}
+
+// Returns why this process cannot create files in the directory `url`, or in its nearest existing
+// parent; "" if it can, or if the store is not a directory.
+std::string why_not_writable(const std::string& url) {
+  if (url.empty() || url.front() != '/') return "";
+  std::string path = url;
+  while (::access(path.c_str(), F_OK) != 0 && errno == ENOENT && path != "/")
+    path.resize(std::max<std::size_t>(path.rfind('/'), 1));
+  if (::access(path.c_str(), W_OK | X_OK) == 0) return "";
+  return std::string(system_error("create files in", path, errno).what());
+}
+
+// Returns whether `url` is a directory, or file, in which this process cannot create files.
+bool is_read_only(const std::string& url) { return ::access(url.c_str(), F_OK) == 0 && !why_not_writable(url).empty(); }
+
+void check_run_url(const std::string& url) {
+  if (!is_utf8(url))
+    throw Error(ErrorCode::kInvalidArgument, "cannot keep checkpoints in " + printable_utf8(url) +
+                                                 ": records and messages hold its name, which is not UTF-8; use another");
+}
+
+// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest
+// is for shutting down. Without cairn-launch, returns the maximum.
+milliseconds grace_of_launcher() {
+  const double seconds = parse_number<double>(environment_value("CAIRN_GRACE_SECONDS")).value_or(0);
+  return seconds > 0 && seconds < 1e9 ? milliseconds(static_cast<std::int64_t>(seconds * 900)) : milliseconds::max();
+}
+
+void check_restore_options(const LoadOptions& options) {
+  if (options.world || options.no_dist || !options.use_collectives || options.coordinator_rank != 0 || options.storage_reader)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "restore_latest goes by the manager's own world, rank 0 and Cairn's reader: leave world, no_dist, use_collectives, "
+        "coordinator_rank and storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
+}
+
+// Returns whether all failures have one of the codes. Considers only failures that all ranks know:
+// an exception of a Stateful object is known only on its own rank.
+bool have_codes(const FailureMap& failures, const std::set<ErrorCode>& codes) {
+  return !failures.empty() && std::all_of(failures.begin(), failures.end(), [&](const auto& entry) {
+    const Failure& failure = entry.second;
+    return failure.kind == FailureKind::kRaised && codes.count(failure.code) > 0 && failure.actor != "trainer";
+  });
+}
+
+// Warns about lost steps: a caller may not look at the result of `restore_latest`.
+void log_passed_over(const ValidCheckpoint& chosen) {
+  if (chosen.passed_over.empty()) return;
+  std::string passed_over;
+  std::int64_t latest = 0;
+  for (const PassedOver& one : chosen.passed_over) {
+    passed_over += "; " + std::string(passed_over.empty() ? "passed over: " : "") + one.name + ": " + one.why;
+    latest = std::max(latest, step_of_name(one.name).value_or(0));
+  }
+  std::string text = "restored " + chosen.checkpoint.name;
+  if (const auto step = chosen.checkpoint.step; step && latest > *step)
+    text += ", " + std::to_string(latest - *step) + " steps earlier than the latest checkpoint";
+  text += passed_over;
+  write_log(LogLevel::kWarning, 0, text);
+}
+
+std::string text_of_faults(const std::vector<VerifyFault>& faults) {
+  const VerifyFault& first = faults.front();
+  return first.object + " at offset " + std::to_string(first.offset) + ": " + first.what +
+         (faults.size() > 1 ? "; " + std::to_string(faults.size() - 1) + " more" : "");
+}
 
 }  // namespace
 

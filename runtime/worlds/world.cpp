@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -41,7 +42,6 @@
 #include <cairn/runtime/observation/call_notifier.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/signal_watch.hpp>
-#include <cairn/runtime/worlds/backends.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/runtime/worlds/job_secret.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
@@ -140,9 +140,31 @@ void warn_of_ignored_injection(int rank) {
   });
 }
 
+// Returns the types of devices that a text of the form of PyTorch's init_process_group has a backend
+// for: "cpu:gloo,cuda:nccl", or one name. "nccl" alone serves "cuda"; any other name serves "cpu" and
+// "cuda". Throws kInvalidArgument for any other text.
+std::set<std::string> devices_of_backends(const std::string& text) {
+  // NCCL has no collectives in host memory.
+  if (text == "nccl") return {"cuda"};
+  std::set<std::string> devices;
+  bool fits = !text.empty() && text.back() != ',';
+  const bool is_one_name = text.find_first_of(":,") == std::string::npos;
+  if (is_one_name) devices = {"cpu", "cuda"};
+  std::istringstream pairs(is_one_name ? "" : text);
+  for (std::string pair; std::getline(pairs, pair, ',');) {
+    const std::size_t colon = pair.find(':');
+    fits =
+        fits && colon != std::string::npos && colon > 0 && colon + 1 < pair.size() && devices.insert(pair.substr(0, colon)).second;
+  }
+  if (fits) return devices;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "backends \"" + text + "\": give one name (\"gloo\", \"nccl\"), or one for each type of device (\"cpu:gloo,cuda:nccl\")");
+}
+
 RankConfig configure(int rank, int world_size, std::string incarnation, bool one_process, const WorldOptions& options) {
   warn_of_ignored_injection(rank);
-  if (!options.backends.empty()) parse_backends(options.backends);  // throws if malformed
+  if (!options.backends.empty()) devices_of_backends(options.backends);  // throws if malformed
   RankConfig config;
   config.rank = rank;
   config.world_size = world_size;
@@ -575,7 +597,7 @@ bool World::shutdown(std::chrono::milliseconds deadline) const {
 
 bool World::has_backend_for(const std::string& device_type) const {
   const std::string& backends = implementation_->options.backends;
-  return backends.empty() || parse_backends(backends).count(device_type) != 0;
+  return backends.empty() || devices_of_backends(backends).count(device_type) != 0;
 }
 
 std::chrono::milliseconds World::shutdown_deadline() const { return implementation_->options.shutdown_deadline; }
