@@ -173,13 +173,66 @@ struct CheckpointManager::Implementation {
     SaveOptions options;
   };
   Place agree_on_place(const std::string& what, std::int64_t step, const Annotations& annotations,
-                       const std::string& why_not = "");
+                       const std::string& why_not = "") {
+    const std::string about = "the " + what + " of step " + std::to_string(step) + " in " + run.url();
+    const auto decide = [&](const std::vector<std::string>& brought) {
+      for (const std::string& why : brought)
+        if (!why.empty()) throw Error(ErrorCode::kDeadline, why);
+      check_is_run(!is_run && run.is_checkpoint());
+      check_writable();
+      if (step < 0)
+        throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
+      const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
+      std::uint64_t n = 1;
+      const auto is_taken = [&](const std::string& name) {
+        return names_taken.count(name) > 0 || !run.why_occupied(name).empty() || is_read_only(child_url(run.url(), name));
+      };
+      while (is_taken(checkpoint_name(step, n))) ++n;
+      std::vector<std::string> texts{checkpoint_name(step, n)};
+      for (const auto& [key, value] : user_metadata) texts.insert(texts.end(), {key, value});
+      return pack_texts(texts);
+    };
+    std::vector<std::string> texts;
+    try {
+      texts = unpack_texts(agreement.reach(about, why_not, decide, schedule.time_left()));
+    } catch (const std::exception& error) {
+      schedule.ended(step, error.what());
+      throw;
+    }
+    Place place;
+    place.name = texts.at(0);
+    place.id = child_url(run.url(), place.name);
+    place.options.step = step;
+    for (std::size_t i = 1; i + 1 < texts.size(); i += 2) place.options.user_metadata.emplace(texts[i], texts[i + 1]);
+    place.options.planning = options.planning;
+    place.options.writer = options.writer;
+    place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
+    place.options.writer.run_url = run.url();
+    if (cleanup) place.options.writer.before_attempt = cleanup->waiter();
+    schedule.begun();
+    place.options.deadline = schedule.time_left();
+    if (world.rank() == 0) names_taken.insert(place.name);
+    return place;
+  }
+
   // Starts a clean-up before a save that may lack space: the manager's first save, one after a
   // failed save, or one after asynchronous saves have ended. The save waits for it in
   // `before_attempt`, which an asynchronous save calls off the trainer's thread. Removes nothing in
-  // the grace period of a signal.
-  void make_room();
-  void ended(const Place& place, const std::string* failure);
+  // the grace period of a signal. Rank 0 coordinates: the other ranks write nothing before it has set
+  // up its writer, which waits for this clean-up.
+  void make_room() {
+    if (!cleanup) return;
+    expect_saves(run.url());
+    schedule.forget_past_grace();
+    if (news || failed || !started_cleanup || cleanup->has_failed()) start_cleanup();
+  }
+
+  // Called on this rank when a synchronous save has ended.
+  void ended(const Place& place, const std::string* failure) {
+    names_taken.erase(place.name);
+    failed = failed || failure;
+    schedule.ended(*place.options.step, failure ? *failure : "");
+  }
 
   // Waits for asynchronous saves. If they do not end within `deadline`, which is that of a save for
   // a signal, cancels them, and the new save then fails on all ranks.
@@ -187,20 +240,96 @@ struct CheckpointManager::Implementation {
     std::string why_not_ended;  // "" if they have ended
     std::exception_ptr unread;  // a failure that nobody has read; the caller throws it after doing its own work
   };
-  Earlier wait_for_earlier(std::optional<milliseconds> deadline);
+  Earlier wait_for_earlier(std::optional<milliseconds> deadline) {
+    Earlier earlier;
+    // A failure is thrown later: the new save is made all the same.
+    if (wait_for_flights(deadline, earlier.unread)) {
+      names_taken.clear();
+      return earlier;
+    }
+    const std::string over = "the grace period after signal " + std::to_string(schedule.signal()) + " is over";
+    // A grace period has time for one save only, that of the signal.
+    for (const auto& flight : in_flight) flight.second.cancel(over);
+    earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
+    return earlier;
+  }
+
   // Returns whether all asynchronous saves have ended. Sets `unread` if one has failed.
-  bool wait_for_flights(std::optional<milliseconds> deadline, std::exception_ptr& unread);
-  void look_after_flights();
+  bool wait_for_flights(std::optional<milliseconds> deadline, std::exception_ptr& unread) {
+    bool have_ended = true;
+    try {
+      have_ended = checkpointer->wait_for_saves(deadline);
+    } catch (const CheckpointException&) {
+      unread = std::current_exception();
+    }
+    look_after_flights();
+    return have_ended;
+  }
+
+  void look_after_flights() {
+    const auto landed =
+        std::stable_partition(in_flight.begin(), in_flight.end(), [](const auto& flight) { return !flight.second.done(); });
+    for (auto flight = landed; flight != in_flight.end(); ++flight) names_taken.erase(flight->first);
+    news = news || landed != in_flight.end();
+    in_flight.erase(landed, in_flight.end());
+  }
 
   // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
-  // `saved`: the checkpoint that was just saved, if nothing has failed.
-  // In the grace period of a signal, leaves that to a later call.
-  void start_cleanup(const Place* saved = nullptr);
+  // `saved`: the checkpoint that was just saved, if nothing has failed. In the grace period of a
+  // signal, leaves that to a later call.
+  void start_cleanup(const Place* saved = nullptr) {
+    if (!cleanup) return;
+    // In a grace period all time is for the save. `news` makes a later call clean up.
+    if (schedule.grace_left()) {
+      news = true;
+      return;
+    }
+    std::optional<RunCheckpoint> known;
+    if (saved != nullptr && !news && !failed)
+      known = RunCheckpoint{saved->name, {{0, saved->options.step, 0, "", "", saved->options.user_metadata, {}}, ""}};
+    cleanup->start(names_taken, damaged_ids, std::move(known));
+    started_cleanup = true;
+    news = failed = false;
+  }
 
-  void check_is_run(bool is_checkpoint) const;
-  void check_writable() const;
-  std::string choose(const std::vector<PassedOver>& damaged);
-  void note_damage(const CheckpointInfo& info, const FailureMap& failures) const;
+  void check_is_run(bool is_checkpoint) const {
+    require_run(run, is_checkpoint);
+    is_run = true;
+  }
+
+  void check_writable() const {
+    if (!saves_by_itself(options)) return;
+    // Found when training begins, not hours later by the first save.
+    if (const std::string why = why_not_writable(run.url()); !why.empty())
+      throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
+  }
+
+  // Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
+  // checkpoint.
+  std::string choose(const std::vector<PassedOver>& damaged) {
+    check_writable();
+    const auto chosen = choose_checkpoint(run, options.data_without_record, damaged);
+    is_run = true;
+    if (!chosen) return "";
+    if (cleanup && !started_cleanup && !chosen->all.empty()) started_cleanup = cleanup->take(chosen->all);
+    std::vector<std::string> texts{checkpoint_text(chosen->checkpoint)};
+    for (const PassedOver& one : chosen->passed_over) texts.insert(texts.end(), {one.name, one.why});
+    return pack_texts(texts);
+  }
+
+  // Reads a checkpoint that a load found damaged again, and notes the damage in the run. Without the
+  // note, only this manager knows about the damage.
+  void note_damage(const CheckpointInfo& info, const FailureMap& failures) const {
+    if (world.rank() != 0 || info.save_id.empty()) return;
+    std::set<int> ranks;
+    for (const auto& entry : failures) ranks.insert(entry.first);
+    const RunCheckpoint checkpoint{info.name, {{info.sequence, info.step, 0, "", "", {}, {}}, info.save_id}};
+    try {
+      if (const std::string finding = run.find_damage(checkpoint, ranks, kSecondReadBytesMax); !finding.empty())
+        run.note_damage(checkpoint, finding);
+    } catch (const std::exception&) {  // such as a run that may not be written to
+    }
+  }
 
   const CheckpointManagerOptions options;
   const World world;
@@ -225,100 +354,6 @@ struct CheckpointManager::Implementation {
 };
 
 // --- saving ---
-
-CheckpointManager::Implementation::Place CheckpointManager::Implementation::agree_on_place(const std::string& what,
-                                                                                           std::int64_t step,
-                                                                                           const Annotations& annotations,
-                                                                                           const std::string& why_not) {
-  const std::string about = "the " + what + " of step " + std::to_string(step) + " in " + run.url();
-  const auto decide = [&](const std::vector<std::string>& brought) {
-    for (const std::string& why : brought)
-      if (!why.empty()) throw Error(ErrorCode::kDeadline, why);
-    check_is_run(!is_run && run.is_checkpoint());
-    check_writable();
-    if (step < 0) throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
-    const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
-    std::uint64_t n = 1;
-    const auto is_taken = [&](const std::string& name) {
-      return names_taken.count(name) > 0 || !run.why_occupied(name).empty() || is_read_only(child_url(run.url(), name));
-    };
-    while (is_taken(checkpoint_name(step, n))) ++n;
-    std::vector<std::string> texts{checkpoint_name(step, n)};
-    for (const auto& [key, value] : user_metadata) texts.insert(texts.end(), {key, value});
-    return pack_texts(texts);
-  };
-  std::vector<std::string> texts;
-  try {
-    texts = unpack_texts(agreement.reach(about, why_not, decide, schedule.time_left()));
-  } catch (const std::exception& error) {
-    schedule.ended(step, error.what());
-    throw;
-  }
-  Place place;
-  place.name = texts.at(0);
-  place.id = child_url(run.url(), place.name);
-  place.options.step = step;
-  for (std::size_t i = 1; i + 1 < texts.size(); i += 2) place.options.user_metadata.emplace(texts[i], texts[i + 1]);
-  place.options.planning = options.planning;
-  place.options.writer = options.writer;
-  place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
-  place.options.writer.run_url = run.url();
-  if (cleanup) place.options.writer.before_attempt = cleanup->waiter();
-  schedule.begun();
-  place.options.deadline = schedule.time_left();
-  if (world.rank() == 0) names_taken.insert(place.name);
-  return place;
-}
-
-// Rank 0 coordinates. The other ranks write nothing before it has set up its writer, which waits
-// for this clean-up.
-void CheckpointManager::Implementation::make_room() {
-  if (!cleanup) return;
-  expect_saves(run.url());
-  schedule.forget_past_grace();
-  if (news || failed || !started_cleanup || cleanup->has_failed()) start_cleanup();
-}
-
-// Called on this rank when a synchronous save has ended.
-void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
-  names_taken.erase(place.name);
-  failed = failed || failure;
-  schedule.ended(*place.options.step, failure ? *failure : "");
-}
-
-CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wait_for_earlier(
-    std::optional<milliseconds> deadline) {
-  Earlier earlier;
-  // A failure is thrown later: the new save is made all the same.
-  if (wait_for_flights(deadline, earlier.unread)) {
-    names_taken.clear();
-    return earlier;
-  }
-  const std::string over = "the grace period after signal " + std::to_string(schedule.signal()) + " is over";
-  // A grace period has time for one save only, that of the signal.
-  for (const auto& flight : in_flight) flight.second.cancel(over);
-  earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
-  return earlier;
-}
-
-bool CheckpointManager::Implementation::wait_for_flights(std::optional<milliseconds> deadline, std::exception_ptr& unread) {
-  bool have_ended = true;
-  try {
-    have_ended = checkpointer->wait_for_saves(deadline);
-  } catch (const CheckpointException&) {
-    unread = std::current_exception();
-  }
-  look_after_flights();
-  return have_ended;
-}
-
-void CheckpointManager::Implementation::look_after_flights() {
-  const auto landed =
-      std::stable_partition(in_flight.begin(), in_flight.end(), [](const auto& flight) { return !flight.second.done(); });
-  for (auto flight = landed; flight != in_flight.end(); ++flight) names_taken.erase(flight->first);
-  news = news || landed != in_flight.end();
-  in_flight.erase(landed, in_flight.end());
-}
 
 std::string CheckpointManager::save(std::int64_t step, const StateDict& state, const Annotations& annotations) {
   auto& self = *implementation_;
@@ -387,21 +422,6 @@ int CheckpointManager::signal() const { return implementation_->schedule.signal(
 
 // --- retention ---
 
-void CheckpointManager::Implementation::start_cleanup(const Place* saved) {
-  if (!cleanup) return;
-  // In a grace period all time is for the save. `news` makes a later call clean up.
-  if (schedule.grace_left()) {
-    news = true;
-    return;
-  }
-  std::optional<RunCheckpoint> known;
-  if (saved != nullptr && !news && !failed)
-    known = RunCheckpoint{saved->name, {{0, saved->options.step, 0, "", "", saved->options.user_metadata, {}}, ""}};
-  cleanup->start(names_taken, damaged_ids, std::move(known));
-  started_cleanup = true;
-  news = failed = false;
-}
-
 std::vector<RetentionFault> CheckpointManager::retention_faults() const {
   return implementation_->cleanup ? implementation_->cleanup->faults() : std::vector<RetentionFault>{};
 }
@@ -411,45 +431,6 @@ void CheckpointManager::unpin(const std::string& name) const { implementation_->
 bool CheckpointManager::is_pinned(const std::string& name) const { return implementation_->run.is_pinned(name); }
 
 // --- reading the run, and resuming ---
-
-void CheckpointManager::Implementation::check_is_run(bool is_checkpoint) const {
-  require_run(run, is_checkpoint);
-  is_run = true;
-}
-
-void CheckpointManager::Implementation::check_writable() const {
-  if (!saves_by_itself(options)) return;
-  // Found when training begins, not hours later by the first save.
-  if (const std::string why = why_not_writable(run.url()); !why.empty())
-    throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
-}
-
-// Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
-// checkpoint.
-std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) {
-  check_writable();
-  const auto chosen = choose_checkpoint(run, options.data_without_record, damaged);
-  is_run = true;
-  if (!chosen) return "";
-  if (cleanup && !started_cleanup && !chosen->all.empty()) started_cleanup = cleanup->take(chosen->all);
-  std::vector<std::string> texts{checkpoint_text(chosen->checkpoint)};
-  for (const PassedOver& one : chosen->passed_over) texts.insert(texts.end(), {one.name, one.why});
-  return pack_texts(texts);
-}
-
-// Reads a checkpoint that a load found damaged again, and notes the damage in the run. Without the
-// note, only this manager knows about the damage.
-void CheckpointManager::Implementation::note_damage(const CheckpointInfo& info, const FailureMap& failures) const {
-  if (world.rank() != 0 || info.save_id.empty()) return;
-  std::set<int> ranks;
-  for (const auto& entry : failures) ranks.insert(entry.first);
-  const RunCheckpoint checkpoint{info.name, {{info.sequence, info.step, 0, "", "", {}, {}}, info.save_id}};
-  try {
-    if (const std::string finding = run.find_damage(checkpoint, ranks, kSecondReadBytesMax); !finding.empty())
-      run.note_damage(checkpoint, finding);
-  } catch (const std::exception&) {  // such as a run that may not be written to
-  }
-}
 
 std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& state, const LoadOptions& options) {
   check_restore_options(options);
