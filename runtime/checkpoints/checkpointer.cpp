@@ -143,7 +143,95 @@ struct Checkpointer::Implementation {
   }
 
   void load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
-            const std::vector<std::string>* prefixes, const std::shared_ptr<LoadPlanner>& planner_of_call);
+            const std::vector<std::string>* prefixes, const std::shared_ptr<LoadPlanner>& planner_of_call) {
+    const ProfilerRange range("load");
+    check_process();
+    const OneCall one(running, busy());
+    check_coordinator(options.coordinator_rank, world.size());
+    saves.wait(std::nullopt);
+    // A load may be of what an earlier save was still writing: that has ended by now.
+    const auto made = options.storage_reader ? Made<StorageReader>{options.storage_reader, nullptr} : make_reader(options.reader);
+    const auto& reader = made.storage;
+    // Cairn's own reader, if it serves Cairn's own planner.
+    const auto own_reader =
+        !options.planner && !options.storage_reader ? std::dynamic_pointer_cast<CheckpointReader>(reader) : nullptr;
+    if (own_reader && world.size() > 1) world.share_reads(*own_reader, options.read_once);
+    const bool divides = options.replica_group && own_reader && !options.reader.verify_first && world.size() > 1;
+    if (divides && !passing_on) passing_on.emplace(world, name + "~replicas");
+    StatefulObjects objects(state_dict);
+
+    // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
+    // outcome, so all ranks make the same decision.
+    const MonotonicTime start = system_clock().now();
+    const auto progress = std::make_shared<CallProgress>();
+    CountingLoadPlanner counting(*planner_of_call, *progress);
+    std::optional<ProgressDisplay> display;
+    for (bool again : {true, false}) {
+      StateDict working = state_dict;
+      std::optional<DividedLoad> divided;
+      if (divides) divided.emplace(*options.replica_group, world.rank());
+      std::vector<std::string> agreed_order;
+      CallerExecutor executor;
+      LoadCall call;
+      // With a new ordinal: to the actors, the second try is another call.
+      fill(call, name, checkpoint_id, options.coordinator_rank, objects);
+      call.executor = &executor;
+      call.report_directory = world.report_directory(options.failure_directory, "");
+      std::tie(call.options_digest, call.options_text) = shared_options(options, prefixes ? *prefixes : std::vector<std::string>());
+      call.begin = [&](const std::vector<std::string>& key_order) {
+        check_checkpoint_id(*reader, checkpoint_id);
+        if (part_rank) require_part(checkpoint_id);
+        agreed_order = key_order;
+        objects.describe(key_order, working, world.rank());
+        made.check();
+        if (!own_reader || (prefixes ? prefixes->empty() : !options.planning.flatten_state_dict)) return;
+        auto needed =
+            prefixes ? std::optional(NeededNames{{}, *prefixes}) : objects.needed_names(working, part_rank.value_or(world.rank()));
+        if (!needed) return;
+        if (auto* own_planner = dynamic_cast<DefaultLoadPlanner*>(planner_of_call.get())) own_planner->expect(needed->names);
+        own_reader->expect(*std::move(needed));
+      };
+      const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
+        objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
+        if (divided) divided->divide(metadata, options.planning.flatten_state_dict, working);
+      };
+      // The deadline covers both tries.
+      const auto left = [&]() -> std::optional<Duration> {
+        if (!options.deadline) return std::nullopt;
+        return *options.deadline - (system_clock().now() - start);
+      };
+      call.deadline = left();
+      call.hooks = make_load_hooks(working, options.planner && options.storage_reader ? *planner_of_call : counting, *reader, fit,
+                                   own_reader && (options.read_once == ReadOnce::kOff || options.reader.verify_first));
+      call.progress = progress;
+      // The display follows this object over both tries.
+      progress->restart();
+      const auto ticket =
+          world.runtime().load(std::move(call), [&executor](CallResult outcome) { executor.deliver(std::move(outcome)); });
+      const auto watch = watch_cancellation(options.cancellation, ticket);
+      // One display for both tries, which are one load to the user.
+      if (!display) display.emplace(what_to_show(false, checkpoint_id), progress);
+      CallResult outcome = executor.run();
+      if (outcome.ok()) {
+        if (divided) {
+          divided->undo(working);
+          const MonotonicTime began = system_clock().now();
+          CallResult passed = divided->pass_on(*passing_on, checkpoint_id, left());
+          world.runtime().note_last_step(name, ticket, "pass_on", "", system_clock().now() - began, passed);
+          if (!passed.ok()) throw CheckpointException(loading(checkpoint_id), std::move(passed));
+        }
+        display->end(true);
+        // Tensors were filled in place. Other leaves reach the caller only after all ranks have
+        // succeeded.
+        adopt_leaves(state_dict, working);
+        restore(objects, agreed_order, working, checkpoint_id, ticket, std::move(outcome));
+        return;
+      }
+      if (again && has_code(outcome.failures, ErrorCode::kChanged)) continue;
+      if (has_code(outcome.failures, ErrorCode::kCorrupt)) own.forget_writer();
+      throw CheckpointException(loading(checkpoint_id), std::move(outcome));
+    }
+  }
 
   // Runs after all ranks have loaded. So if an object throws, the call fails on its own rank only.
   void restore(const StatefulObjects& objects, const std::vector<std::string>& key_order, StateDict& working,
@@ -397,98 +485,6 @@ bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadl
   if (self.own_part && !self.own_part->wait_for_saves(deadline)) return false;
   if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
   return true;
-}
-
-void Checkpointer::Implementation::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
-                                        const std::vector<std::string>* prefixes,
-                                        const std::shared_ptr<LoadPlanner>& planner_of_call) {
-  const ProfilerRange range("load");
-  check_process();
-  const OneCall one(running, busy());
-  check_coordinator(options.coordinator_rank, world.size());
-  saves.wait(std::nullopt);
-  // A load may be of what an earlier save was still writing: that has ended by now.
-  const auto made = options.storage_reader ? Made<StorageReader>{options.storage_reader, nullptr} : make_reader(options.reader);
-  const auto& reader = made.storage;
-  // Cairn's own reader, if it serves Cairn's own planner.
-  const auto own_reader =
-      !options.planner && !options.storage_reader ? std::dynamic_pointer_cast<CheckpointReader>(reader) : nullptr;
-  if (own_reader && world.size() > 1) world.share_reads(*own_reader, options.read_once);
-  const bool divides = options.replica_group && own_reader && !options.reader.verify_first && world.size() > 1;
-  if (divides && !passing_on) passing_on.emplace(world, name + "~replicas");
-  StatefulObjects objects(state_dict);
-
-  // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
-  // outcome, so all ranks make the same decision.
-  const MonotonicTime start = system_clock().now();
-  const auto progress = std::make_shared<CallProgress>();
-  CountingLoadPlanner counting(*planner_of_call, *progress);
-  std::optional<ProgressDisplay> display;
-  for (bool again : {true, false}) {
-    StateDict working = state_dict;
-    std::optional<DividedLoad> divided;
-    if (divides) divided.emplace(*options.replica_group, world.rank());
-    std::vector<std::string> agreed_order;
-    CallerExecutor executor;
-    LoadCall call;
-    // With a new ordinal: to the actors, the second try is another call.
-    fill(call, name, checkpoint_id, options.coordinator_rank, objects);
-    call.executor = &executor;
-    call.report_directory = world.report_directory(options.failure_directory, "");
-    std::tie(call.options_digest, call.options_text) = shared_options(options, prefixes ? *prefixes : std::vector<std::string>());
-    call.begin = [&](const std::vector<std::string>& key_order) {
-      check_checkpoint_id(*reader, checkpoint_id);
-      if (part_rank) require_part(checkpoint_id);
-      agreed_order = key_order;
-      objects.describe(key_order, working, world.rank());
-      made.check();
-      if (!own_reader || (prefixes ? prefixes->empty() : !options.planning.flatten_state_dict)) return;
-      auto needed =
-          prefixes ? std::optional(NeededNames{{}, *prefixes}) : objects.needed_names(working, part_rank.value_or(world.rank()));
-      if (!needed) return;
-      if (auto* own_planner = dynamic_cast<DefaultLoadPlanner*>(planner_of_call.get())) own_planner->expect(needed->names);
-      own_reader->expect(*std::move(needed));
-    };
-    const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
-      objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
-      if (divided) divided->divide(metadata, options.planning.flatten_state_dict, working);
-    };
-    // The deadline covers both tries.
-    const auto left = [&]() -> std::optional<Duration> {
-      if (!options.deadline) return std::nullopt;
-      return *options.deadline - (system_clock().now() - start);
-    };
-    call.deadline = left();
-    call.hooks = make_load_hooks(working, options.planner && options.storage_reader ? *planner_of_call : counting, *reader, fit,
-                                 own_reader && (options.read_once == ReadOnce::kOff || options.reader.verify_first));
-    call.progress = progress;
-    // The display follows this object over both tries.
-    progress->restart();
-    const auto ticket =
-        world.runtime().load(std::move(call), [&executor](CallResult outcome) { executor.deliver(std::move(outcome)); });
-    const auto watch = watch_cancellation(options.cancellation, ticket);
-    // One display for both tries, which are one load to the user.
-    if (!display) display.emplace(what_to_show(false, checkpoint_id), progress);
-    CallResult outcome = executor.run();
-    if (outcome.ok()) {
-      if (divided) {
-        divided->undo(working);
-        const MonotonicTime began = system_clock().now();
-        CallResult passed = divided->pass_on(*passing_on, checkpoint_id, left());
-        world.runtime().note_last_step(name, ticket, "pass_on", "", system_clock().now() - began, passed);
-        if (!passed.ok()) throw CheckpointException(loading(checkpoint_id), std::move(passed));
-      }
-      display->end(true);
-      // Tensors were filled in place. Other leaves reach the caller only after all ranks have
-      // succeeded.
-      adopt_leaves(state_dict, working);
-      restore(objects, agreed_order, working, checkpoint_id, ticket, std::move(outcome));
-      return;
-    }
-    if (again && has_code(outcome.failures, ErrorCode::kChanged)) continue;
-    if (has_code(outcome.failures, ErrorCode::kCorrupt)) own.forget_writer();
-    throw CheckpointException(loading(checkpoint_id), std::move(outcome));
-  }
 }
 
 LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {

@@ -327,11 +327,70 @@ struct World::Implementation {
 
   // Creates a world over TCP. `links` is complete except for its transform.
   static World connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
-                       const Secret& secret, const WorldOptions& options);
+                       const Secret& secret, const WorldOptions& options) {
+    const int world_size = static_cast<int>(links.addresses.size());
+    const bool alone = world_size == 1;
+    if (!secret.empty()) links.transform = tls_transform(secret, key_context, rank);
+    RankConfig config = configure(rank, world_size, links.incarnation, false, options);
+    // A copy, because the links take theirs, and `rejoin` needs those of the survivors.
+    std::vector<std::string> addresses = links.addresses;
+    World world(own(std::make_unique<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
+                                                     alone ? nullptr : make_tcp_links(std::move(links)), alone,
+                                                     alone || !secret.empty(), options)));
+    if (options.local_rank) world.implementation_->local_rank = *options.local_rank;
+    world.implementation_->addresses = std::move(addresses);
+    world.implementation_->key_context = key_context;
+    world.implementation_->secret = secret;
+    world.implementation_->door = std::move(door);
+    return world;
+  }
+
   // Create a world of ranks that meet through `store`, or of ranks in this process.
   static World meet(const c10::intrusive_ptr<c10d::Store>& store, const std::string& store_name, int rank, int world_size,
-                    const Deadline& deadline, const WorldOptions& options);
-  static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
+                    const Deadline& deadline, const WorldOptions& options) {
+    const bool shares_secret = world_size > 1 && is_secret_in_store(options);
+    Secret secret = world_size == 1 ? Secret() : find_secret(options);
+    AddressRequest request;
+    request.asked = options.bind_address;
+    request.peer = host_of_store(*store);
+    request.beyond_loopback = shares_secret || !secret.empty();
+    request.deadline = deadline.left();
+    // In a world of one rank, nobody connects: ignore the variables, which may be wrong.
+    const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables());
+    const PortRange ports = world_size > 1 ? port_range_of(options) : PortRange{};
+    TcpLinksConfig links;
+    std::shared_ptr<Door> door;
+    Assembly assembly;
+    try {
+      if (shares_secret) secret = share_secret(store, rank, world_size, deadline);
+      door = open_door(rank, world_size, own, ports, secret);
+      write_log(LogLevel::kInfo, rank,
+                "this rank is " + process_name() + ", and listens at " + door->address() +
+                    (own.origin.empty() ? "" : ", chosen by " + own.origin));
+      links.listener = door->open();
+      assembly = assemble(store, rank, world_size, door->address(), deadline, secret);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      // Exceptions of c10d name neither the rank nor the store.
+      throw Error(ErrorCode::kUnavailable, "rank " + std::to_string(rank) + " cannot use " + store_name +
+                                               " to find the other ranks: " + std::string(error.what()));
+    }
+    links.addresses = assembly.addresses;
+    links.incarnation = assembly.incarnation;
+    const auto arrival = std::make_shared<Arrival>();
+    arrival->complete = true;  // ranks listen before they publish their addresses
+    links.arrival = arrival;
+    const std::string key_context = links.incarnation;
+    return connect(std::move(links), rank, std::move(door), key_context, secret, options);
+  }
+
+  static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options) {
+    World world(own(std::make_unique<Implementation>(
+        made.process->system, configure(rank, world_size, made.incarnation, true, options), made.links, true, true, options)));
+    world.implementation_->process = made.process;
+    return world;
+  }
 
   // A forked child has copies of all handles, but not the threads that destructors wait for. So a
   // handle deletes nothing there.
@@ -343,7 +402,23 @@ struct World::Implementation {
 
   // Returns the transport of this rank for bulk bytes, made at the first call. Throws what
   // make_transport throws. `deadline`: for another rank to open a stream.
-  std::shared_ptr<Transport> data_transport(std::chrono::milliseconds deadline);
+  std::shared_ptr<Transport> data_transport(std::chrono::milliseconds deadline) {
+    const MutexLock lock(mutex);
+    if (transport) return transport;
+    TransportConfig config;
+    config.rank = rank;
+    config.incarnation = incarnation;
+    config.secret = secret;
+    config.silence = options.runtime.heartbeat_timeout;
+    config.claim_deadline = deadline;
+    if (!addresses.empty()) config.host = split_address(addresses[static_cast<std::size_t>(rank)]).host;
+    Socket reserved;
+    if (!one_process) {
+      reserved = reserve_port_in(config.host, port_range_of(options));
+      config.port = split_address(to_string(local_endpoint(reserved))).port;
+    }
+    return transport = make_transport(std::move(config));
+  }
 
   const pid_t pid = ::getpid();
   const int rank;
@@ -395,64 +470,6 @@ World World::from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, 
   return Implementation::meet(store, "the store", rank, world_size, options.assemble_deadline, options);
 }
 
-World World::Implementation::meet(const c10::intrusive_ptr<c10d::Store>& store, const std::string& store_name, int rank,
-                                  int world_size, const Deadline& deadline, const WorldOptions& options) {
-  const bool shares_secret = world_size > 1 && is_secret_in_store(options);
-  Secret secret = world_size == 1 ? Secret() : find_secret(options);
-  AddressRequest request;
-  request.asked = options.bind_address;
-  request.peer = host_of_store(*store);
-  request.beyond_loopback = shares_secret || !secret.empty();
-  request.deadline = deadline.left();
-  // In a world of one rank, nobody connects: ignore the variables, which may be wrong.
-  const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables());
-  const PortRange ports = world_size > 1 ? port_range_of(options) : PortRange{};
-  TcpLinksConfig links;
-  std::shared_ptr<Door> door;
-  Assembly assembly;
-  try {
-    if (shares_secret) secret = share_secret(store, rank, world_size, deadline);
-    door = open_door(rank, world_size, own, ports, secret);
-    write_log(LogLevel::kInfo, rank,
-              "this rank is " + process_name() + ", and listens at " + door->address() +
-                  (own.origin.empty() ? "" : ", chosen by " + own.origin));
-    links.listener = door->open();
-    assembly = assemble(store, rank, world_size, door->address(), deadline, secret);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    // Exceptions of c10d name neither the rank nor the store.
-    throw Error(ErrorCode::kUnavailable, "rank " + std::to_string(rank) + " cannot use " + store_name +
-                                             " to find the other ranks: " + std::string(error.what()));
-  }
-  links.addresses = assembly.addresses;
-  links.incarnation = assembly.incarnation;
-  const auto arrival = std::make_shared<Arrival>();
-  arrival->complete = true;  // ranks listen before they publish their addresses
-  links.arrival = arrival;
-  const std::string key_context = links.incarnation;
-  return connect(std::move(links), rank, std::move(door), key_context, secret, options);
-}
-
-World World::Implementation::connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
-                                     const Secret& secret, const WorldOptions& options) {
-  const int world_size = static_cast<int>(links.addresses.size());
-  const bool alone = world_size == 1;
-  if (!secret.empty()) links.transform = tls_transform(secret, key_context, rank);
-  RankConfig config = configure(rank, world_size, links.incarnation, false, options);
-  // A copy, because the links take theirs, and `rejoin` needs those of the survivors.
-  std::vector<std::string> addresses = links.addresses;
-  World world(own(std::make_unique<Implementation>(ActorSystem::create(options.actor_threads), std::move(config),
-                                                   alone ? nullptr : make_tcp_links(std::move(links)), alone,
-                                                   alone || !secret.empty(), options)));
-  if (options.local_rank) world.implementation_->local_rank = *options.local_rank;
-  world.implementation_->addresses = std::move(addresses);
-  world.implementation_->key_context = key_context;
-  world.implementation_->secret = secret;
-  world.implementation_->door = std::move(door);
-  return world;
-}
-
 World World::from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
                             const WorldOptions& options) {
   const int size = static_cast<int>(addresses.size());
@@ -487,13 +504,6 @@ std::vector<World> World::in_process(int world_size, const WorldOptions& options
   worlds.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) worlds.push_back(Implementation::meet(next, rank, world_size, options));
   return worlds;
-}
-
-World World::Implementation::meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options) {
-  World world(own(std::make_unique<Implementation>(
-      made.process->system, configure(rank, world_size, made.incarnation, true, options), made.links, true, true, options)));
-  world.implementation_->process = made.process;
-  return world;
 }
 
 World World::single(const WorldOptions& options) { return in_process(1, options).front(); }
@@ -614,24 +624,6 @@ std::string World::report_directory(const std::string& wanted, const std::string
   if (!options.failure_reports) return "";
   if (!options.failure_directory.empty()) return options.failure_directory;
   return !place.empty() ? directory_beside(place) : "";
-}
-
-std::shared_ptr<Transport> World::Implementation::data_transport(std::chrono::milliseconds deadline) {
-  const MutexLock lock(mutex);
-  if (transport) return transport;
-  TransportConfig config;
-  config.rank = rank;
-  config.incarnation = incarnation;
-  config.secret = secret;
-  config.silence = options.runtime.heartbeat_timeout;
-  config.claim_deadline = deadline;
-  if (!addresses.empty()) config.host = split_address(addresses[static_cast<std::size_t>(rank)]).host;
-  Socket reserved;
-  if (!one_process) {
-    reserved = reserve_port_in(config.host, port_range_of(options));
-    config.port = split_address(to_string(local_endpoint(reserved))).port;
-  }
-  return transport = make_transport(std::move(config));
 }
 
 void World::share_reads(CheckpointReader& reader, ReadOnce wanted) const {
