@@ -1,10 +1,9 @@
-// The c10d backends of a ProcessGroup: Gloo for tensors in host memory, NCCL for tensors on CUDA
-// devices, or the trainer's own groups. Internal.
+// A c10d backend of a ProcessGroup: Gloo for tensors in host memory, NCCL for tensors on CUDA
+// devices, or a group of the trainer's. Internal.
 #pragma once
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include <c10/util/intrusive_ptr.h>
@@ -36,9 +35,6 @@ class C10dBackend {
   const bool is_nccl_;
 };
 
-// Makes a Gloo backend. Returns when all ranks have joined.
-std::unique_ptr<C10dBackend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                               std::chrono::milliseconds timeout, const std::string& address);
 // Makes an NCCL backend. The first collective creates the communicators. Throws kUnsupported if
 // Cairn was built without NCCL.
 std::unique_ptr<C10dBackend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
@@ -44,6 +45,17 @@ void check_summable(at::ScalarType type) {
 // Returns the type in which `backend` sums tensors of `type`.
 at::ScalarType type_of_sums(at::ScalarType type, const C10dBackend& backend) {
   return backend.is_nccl() || (type != at::kHalf && type != at::kBFloat16) ? type : at::kFloat;
+}
+
+// Returns when all ranks have joined.
+std::unique_ptr<C10dBackend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                               const ProcessGroupOptions& settings) {
+  auto options = c10d::ProcessGroupGloo::Options::create(settings.timeout);
+  options->devices.push_back(
+      c10d::ProcessGroupGloo::createDeviceForHostname(settings.address.empty() ? "127.0.0.1" : settings.address));
+  // As many as c10d gives a group with one device.
+  options->threads = 2;
+  return std::make_unique<C10dBackend>(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, std::move(options)));
 }
 
 c10::intrusive_ptr<c10d::Work> start_all_reduce(const C10dBackend& backend, torch::Tensor tensor) {
@@ -149,8 +161,8 @@ class ProcessGroup::Implementation {
     Backend made;
     run(action, [&] {
       const auto store = c10::make_intrusive<c10d::PrefixStore>(name_ + (on_host ? "" : "/nccl"), store_);
-      made = on_host ? make_gloo_backend(store, rank_, size(), options_.timeout, options_.address)
-                     : make_nccl_backend(store, rank_, size(), options_.timeout);
+      made =
+          on_host ? make_gloo_backend(store, rank_, size(), options_) : make_nccl_backend(store, rank_, size(), options_.timeout);
     });
     {
       const MutexLock lock(mutex_);
