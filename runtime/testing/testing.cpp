@@ -33,7 +33,11 @@ namespace {
 constexpr std::chrono::seconds kPatience{60};
 const std::vector<std::uint8_t> kSet{1};  // a typed constant: newer stores also have an overload for strings
 
-// The state that the ranks of a run share.
+class Session;
+Mutex session_mutex;
+Session* session CAIRN_GUARDED_BY(session_mutex) = nullptr;  // `LastWill` reads it on its own thread
+
+// The state that the ranks of a run share, while it exists.
 class Session {
  public:
   // A prefix of its own, because the world meets in the same store.
@@ -50,8 +54,14 @@ class Session {
       const auto name = store_->get("directory");
       directory_.assign(name.begin(), name.end());
     }
+    const MutexLock lock(session_mutex);
+    session = this;
   }
   ~Session() {
+    {
+      const MutexLock lock(session_mutex);
+      session = nullptr;
+    }
     if (world_->rank() == 0) remove_directory();
   }
   Session(const Session&) = delete;
@@ -94,9 +104,6 @@ class Session {
   std::string directory_;
   int barriers_ = 0;
 };
-
-Mutex session_mutex;
-Session* session CAIRN_GUARDED_BY(session_mutex) = nullptr;  // `LastWill` reads it on its own thread
 
 Session& current() {
   MutexLock lock(session_mutex);
@@ -143,11 +150,6 @@ class LastWill {
   std::thread thread_;
 };
 
-void announce(Session* now) {
-  MutexLock lock(session_mutex);
-  session = now;
-}
-
 }  // namespace
 
 World& world() { return current().world(); }
@@ -163,17 +165,8 @@ int run_joined(const std::function<int(int rank)>& run) {
     // `LastWill` receives them.
     const LastWill last_will;
     Session joined;
-    announce(&joined);
-    int code = 1;
-    try {
-      code = run(joined.world().rank());
-      if (code == 0) joined.leave();
-    } catch (...) {
-      // Before the session is destroyed, which the other thread could otherwise still use.
-      announce(nullptr);
-      throw;
-    }
-    announce(nullptr);
+    const int code = run(joined.world().rank());
+    if (code == 0) joined.leave();
     return code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %s gives up: %s\n", std::getenv("RANK"), error.what());
