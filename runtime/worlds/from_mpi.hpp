@@ -46,23 +46,6 @@ inline std::string random_digits(int count) {
   return digits;
 }
 
-// The ranks of one node.
-struct Node {
-  int local_rank = 0;  // the number of this process among them
-  int size = 0;
-};
-
-// Finds the ranks of this node. All ranks must call this function.
-inline Node own_node(MPI_Comm communicator) {
-  MPI_Comm on_node = MPI_COMM_NULL;
-  MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &on_node);
-  Node node;
-  MPI_Comm_rank(on_node, &node.local_rank);
-  MPI_Comm_size(on_node, &node.size);
-  MPI_Comm_free(&on_node);
-  return node;
-}
-
 inline bool is_set(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && *value != '\0';
@@ -116,10 +99,15 @@ inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
   store_options.timeout = options.assemble_deadline;
   c10::intrusive_ptr<c10d::Store> store;
   std::string told;
-  const mpi_bridge::Node node = mpi_bridge::own_node(communicator);
-  if (!options.local_rank) options.local_rank = node.local_rank;
+  MPI_Comm on_node = MPI_COMM_NULL;
+  MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &on_node);
+  int local_rank = 0, size_of_node = 0;
+  MPI_Comm_rank(on_node, &local_rank);
+  MPI_Comm_size(on_node, &size_of_node);
+  MPI_Comm_free(&on_node);
+  if (!options.local_rank) options.local_rank = local_rank;
   if (rank == 0) {
-    const std::string own_host = mpi_bridge::own_host(node.size == size);
+    const std::string own_host = mpi_bridge::own_host(size_of_node == size);
     const bool in_environment = mpi_bridge::is_set("CAIRN_SECRET_FILE") || mpi_bridge::is_set("CAIRN_SECRET");
     store_options.isServer = true;
     store_options.port = 0;
