@@ -24,24 +24,13 @@ constexpr const char* kElsewhere = "192.0.2.1";
 constexpr int kAnyPort = 9;
 constexpr std::chrono::milliseconds kPauseBetweenLookups{50};
 
-// A wildcard has several spellings, such as "0", "::0" and "::ffff:0.0.0.0".
-bool is_wildcard(const std::string& host) {
-  const auto endpoint = numeric_endpoint(join_address(host, kAnyPort));
-  if (!endpoint) return false;
-  if (endpoint->storage.ss_family == AF_INET) {
-    sockaddr_in address{};
-    __builtin_memcpy(&address, &endpoint->storage, sizeof(address));
-    return address.sin_addr.s_addr == INADDR_ANY;
-  }
-  sockaddr_in6 address{};
-  __builtin_memcpy(&address, &endpoint->storage, sizeof(address));
-  const auto* const bytes = address.sin6_addr.s6_addr;
-  return IN6_IS_ADDR_UNSPECIFIED(&address.sin6_addr) ||
-         (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr) && std::all_of(bytes + 12, bytes + 16, [](auto byte) { return byte == 0; }));
-}
+std::string host_of(const Endpoint& endpoint) { return split_address(to_string(endpoint)).host; }
 
 void refuse_wildcard(const std::string& host, const std::string& origin) {
-  if (!is_wildcard(host)) return;
+  // A wildcard has more spellings than these, such as "0" and "::0".
+  const auto endpoint = numeric_endpoint(join_address(host, kAnyPort));
+  const std::string known = endpoint ? host_of(*endpoint) : "";
+  if (known != "0.0.0.0" && known != "::" && known != "::ffff:0.0.0.0") return;
   throw Error(ErrorCode::kInvalidArgument, (origin.empty() ? "bind_address " : origin + " ") + host +
                                                " names no address that other ranks could connect to: give one of this machine's");
 }
@@ -52,56 +41,40 @@ bool is_loopback_host(const std::string& host) {
   return endpoint && is_loopback(*endpoint);
 }
 
-// A list of interfaces in the syntax of NCCL_SOCKET_IFNAME.
-class InterfaceNames {
- public:
-  InterfaceNames(std::string text, bool whole_names) : whole_names_(whole_names) {
-    if (!text.empty() && text.front() == '^') {
-      avoids_ = true;
-      text.erase(0, 1);
+// Returns the address that `names`, in the syntax of NCCL_SOCKET_IFNAME, chooses.
+std::optional<std::string> choose(std::string names, bool whole_names, const std::vector<InterfaceAddress>& interfaces) {
+  const auto take = [&names](char sign) {
+    const bool is_there = !names.empty() && names.front() == sign;
+    names.erase(0, is_there ? 1 : 0);
+    return is_there;
+  };
+  const bool avoids = take('^');
+  whole_names = take('=') || whole_names;
+  const InterfaceAddress* loopback = nullptr;  // only if nothing else is left: other machines cannot reach it
+  std::vector<bool> is_avoided(interfaces.size());
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');) {
+    for (std::size_t i = 0; i < interfaces.size() && !name.empty(); ++i) {
+      const std::string& known = interfaces[i].interface;
+      if (whole_names ? known != name : known.rfind(name, 0) != 0) continue;
+      if (!avoids) return interfaces[i].address;
+      is_avoided[i] = true;
     }
-    if (!text.empty() && text.front() == '=') {
-      whole_names_ = true;
-      text.erase(0, 1);
-    }
-    std::istringstream names(text);
-    for (std::string name; std::getline(names, name, ',');)
-      if (!name.empty()) names_.push_back(name);
   }
-
-  std::optional<std::string> choose(const std::vector<InterfaceAddress>& interfaces) const {
-    if (avoids_) {
-      const InterfaceAddress* loopback = nullptr;
-      for (const auto& candidate : interfaces) {
-        if (std::any_of(names_.begin(), names_.end(), [&](const auto& name) { return matches(candidate, name); })) continue;
-        if (!candidate.loopback) return candidate.address;
-        // Only if nothing else is left: other machines cannot reach it.
-        if (loopback == nullptr) loopback = &candidate;
-      }
-      return loopback != nullptr ? std::optional(loopback->address) : std::nullopt;
-    }
-    for (const auto& name : names_)
-      for (const auto& candidate : interfaces)
-        if (matches(candidate, name)) return candidate.address;
-    return std::nullopt;
+  for (std::size_t i = 0; avoids && i < interfaces.size(); ++i) {
+    if (is_avoided[i]) continue;
+    if (!interfaces[i].loopback) return interfaces[i].address;
+    if (loopback == nullptr) loopback = &interfaces[i];
   }
-
- private:
-  bool matches(const InterfaceAddress& candidate, const std::string& name) const {
-    return whole_names_ ? candidate.interface == name : candidate.interface.rfind(name, 0) == 0;
-  }
-
-  bool avoids_ = false;
-  bool whole_names_;
-  std::vector<std::string> names_;
-};
+  return loopback != nullptr ? std::optional(loopback->address) : std::nullopt;
+}
 
 std::optional<OwnAddress> named_by(const char* variable, bool whole_names, const Variables& variables,
                                    const AddressRequest& request) {
   const std::string text = value_of(variables, variable);
   if (text.empty()) return std::nullopt;
   const std::vector<InterfaceAddress> interfaces = request.interfaces();
-  if (const auto address = InterfaceNames(text, whole_names).choose(interfaces)) return OwnAddress{*address, variable};
+  if (const auto address = choose(text, whole_names, interfaces)) return OwnAddress{*address, variable};
   std::string known;
   for (const auto& one : interfaces) known += (known.empty() ? "" : ", ") + one.interface + " (" + one.address + ")";
   throw Error(ErrorCode::kInvalidArgument, std::string(variable) + " is \"" + text +
@@ -130,8 +103,6 @@ std::optional<Endpoint> source_towards(const Endpoint& to) {
     return std::nullopt;
   return local_endpoint(socket);
 }
-
-std::string host_of(const Endpoint& endpoint) { return split_address(to_string(endpoint)).host; }
 
 // Returns the address of the first interface other than loopback, or loopback if there is none or
 // the interfaces cannot be listed: if all ranks run on this machine, loopback will do.
