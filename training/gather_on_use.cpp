@@ -140,28 +140,11 @@ bool has_room_for_parts(const torch::Tensor& tensor, const Given& given) {
                      [&](const at::DimVector& part) { return expands_to(part, tensor.sizes()); });
 }
 
-// Keeps units gathered during one operation.
-class Uses {
- public:
-  explicit Uses(const Units& units) : units_(units) {
-    // All are pinned first: gathering one unit frees the others.
-    for (const auto& unit : units_) unit->pin();
-    try {
-      for (const auto& unit : units_) unit->use();
-    } catch (...) {
-      release();
-      throw;
-    }
+struct Unpinned {
+  ~Unpinned() {
+    for (const auto& unit : units) unit->unpin();
   }
-  ~Uses() { release(); }
-  Uses(const Uses&) = delete;
-  Uses& operator=(const Uses&) = delete;
-
- private:
-  void release() {
-    for (const auto& unit : units_) unit->unpin();
-  }
-  const Units& units_;
+  const Units& units;
 };
 
 // Call these before and after an operation on parts. They throw unless the operation is
@@ -219,7 +202,10 @@ void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet key
       }
     }
   }
-  const Uses uses(given.units);
+  // Keeps units gathered during the operation. All are pinned first: gathering one frees the others.
+  for (const auto& unit : given.units) unit->pin();
+  const Unpinned unpinned_at_end{given.units};
+  for (const auto& unit : given.units) unit->use();
   // Skips this kernel: the operation now runs on plain memory.
   const c10::DispatchKeySet after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
   // Only ATen's operations are checked. Those that make a tensor of a part's size (`_like`, `new_`)
