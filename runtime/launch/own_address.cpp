@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <thread>
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -82,20 +81,6 @@ std::optional<OwnAddress> named_by(const char* variable, bool whole_names, const
                                                (known.empty() ? "none" : known));
 }
 
-Endpoint look_up_until(const AddressRequest& request) {
-  const auto end = std::chrono::steady_clock::now() + request.deadline;
-  const std::string address = join_address(request.peer, kAnyPort);
-  while (true) {
-    try {
-      return request.look_up(address);
-    } catch (const Error& error) {
-      // The name may appear only when the machine of rank 0 has started.
-      if (error.code() != ErrorCode::kUnavailable || std::chrono::steady_clock::now() >= end) throw;
-    }
-    std::this_thread::sleep_for(kPauseBetweenLookups);
-  }
-}
-
 // Returns the source address of packets to `to`. Sends nothing.
 std::optional<Endpoint> source_towards(const Endpoint& to) {
   const Socket socket(::socket(to.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -159,7 +144,9 @@ OwnAddress own_address(const AddressRequest& request, const Variables& variables
   if (const auto named = named_by("NCCL_SOCKET_IFNAME", false, variables, request)) return *named;
 
   const std::string origin = "the route to " + request.peer;
-  const Endpoint peer = look_up_until(request);
+  // The name may appear only when the machine of rank 0 has started.
+  const Endpoint peer =
+      retry(request.deadline, kPauseBetweenLookups, [&] { return request.look_up(join_address(request.peer, kAnyPort)); });
   auto source = source_towards(peer);
   // The peer may be this machine, to which the route is loopback.
   if (!source || is_loopback(*source)) source = source_towards(*numeric_endpoint(join_address(kElsewhere, kAnyPort)));

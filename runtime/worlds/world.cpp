@@ -95,38 +95,36 @@ WorldOptions without_secret(const WorldOptions& options) {
   return copy;
 }
 
-// State shared by the ranks of one process. Survivors use it to find each other.
+// A world whose ranks share one process, and the worlds in which survivors rejoin.
 class Process {
  public:
-  explicit Process(std::shared_ptr<ActorSystem> actors) : system(std::move(actors)) {}
+  // The incarnation is random, so that no two worlds give their saves the same ids.
+  Process(std::shared_ptr<ActorSystem> actors, std::size_t world_size)
+      : system(std::move(actors)),
+        links(world_size == 1 ? nullptr : make_memory_links(static_cast<int>(world_size))),
+        incarnation(random_hex(*system_random(), 128)) {}
 
-  struct Next {
-    std::shared_ptr<LinksFactory> links;  // null in a world of one
-    std::string incarnation;
-    std::shared_ptr<Process> process;
-  };
-  static Next make(std::shared_ptr<ActorSystem> system, int world_size) {
-    // The incarnation is random, so that no two worlds give their saves the same ids.
-    return {world_size == 1 ? nullptr : make_memory_links(world_size), random_hex(*system_random(), 128),
-            std::make_shared<Process>(std::move(system))};
-  }
   // Each survivor calls this once. All of them get the same result.
-  Next next(const std::vector<int>& survivors) {
+  std::shared_ptr<Process> next(const std::vector<int>& survivors) {
     MutexLock lock(mutex_);
-    auto found = next_.find(survivors);
-    if (found == next_.end())
-      found = next_.emplace(survivors, std::make_pair(make(system, static_cast<int>(survivors.size())), survivors.size())).first;
-    const Next made = found->second.first;
+    auto& [made, missing] = next_[survivors];
+    if (!made) {
+      made = std::make_shared<Process>(system, survivors.size());
+      missing = survivors.size();
+    }
+    const std::shared_ptr<Process> found = made;
     // Nobody asks for this entry again, and it would keep the links of the new world alive.
-    if (--found->second.second == 0) next_.erase(found);
-    return made;
+    if (--missing == 0) next_.erase(survivors);
+    return found;
   }
 
   const std::shared_ptr<ActorSystem> system;
+  const std::shared_ptr<LinksFactory> links;  // null in a world of one
+  const std::string incarnation;
 
  private:
   Mutex mutex_;
-  std::map<std::vector<int>, std::pair<Next, std::size_t>> next_
+  std::map<std::vector<int>, std::pair<std::shared_ptr<Process>, std::size_t>> next_
       CAIRN_GUARDED_BY(mutex_);  // with the number of survivors that have not taken it yet
 };
 
@@ -237,19 +235,10 @@ class Door {
     provide_descriptors(rank, world_size, Presence::count);  // any rank may be coordinator, or take over from it
   }
   std::string address() const { return to_string(local_endpoint(reserved_)); }
-  // A new listener each time: the links of a world own theirs, and close it with the world.
-  Socket open() const { return listen_on(host_, split_address(address()).port); }
-  // Retries while the network thread closes the listener of a world that was shut down.
-  Socket open_again(std::chrono::milliseconds deadline) const {
-    const auto end = std::chrono::steady_clock::now() + deadline;
-    while (true) {
-      try {
-        return open();
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kUnavailable || std::chrono::steady_clock::now() >= end) throw;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+  // A new listener each time: the links of a world own theirs, and close it with the world. Retries
+  // while the network thread closes that of a world that was shut down.
+  Socket open(std::chrono::milliseconds deadline = std::chrono::milliseconds(0)) const {
+    return retry(deadline, std::chrono::milliseconds(1), [this] { return listen_on(host_, split_address(address()).port); });
   }
 
  private:
@@ -385,10 +374,10 @@ struct World::Implementation {
     return connect(std::move(links), rank, std::move(door), key_context, secret, options);
   }
 
-  static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options) {
-    World world(own(std::make_unique<Implementation>(
-        made.process->system, configure(rank, world_size, made.incarnation, true, options), made.links, true, true, options)));
-    world.implementation_->process = made.process;
+  static World meet(std::shared_ptr<Process> made, int rank, int world_size, const WorldOptions& options) {
+    World world(own(std::make_unique<Implementation>(made->system, configure(rank, world_size, made->incarnation, true, options),
+                                                     made->links, true, true, options)));
+    world.implementation_->process = std::move(made);
     return world;
   }
 
@@ -499,10 +488,10 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
 
 std::vector<World> World::in_process(int world_size, const WorldOptions& options) {
   check_place(0, world_size);
-  const auto next = Process::make(ActorSystem::create(options.actor_threads), world_size);
+  const auto made = std::make_shared<Process>(ActorSystem::create(options.actor_threads), world_size);
   std::vector<World> worlds;
   worlds.reserve(static_cast<std::size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank) worlds.push_back(Implementation::meet(next, rank, world_size, options));
+  for (int rank = 0; rank < world_size; ++rank) worlds.push_back(Implementation::meet(made, rank, world_size, options));
   return worlds;
 }
 
@@ -581,7 +570,7 @@ World World::rejoin(const std::vector<int>& survivors) const {
   arrival->deadline = system_clock().now() + patience;
   TcpLinksConfig links;
   for (const int survivor : survivors) links.addresses.push_back(self.addresses[static_cast<std::size_t>(survivor)]);
-  links.listener = self.door->open_again(patience);
+  links.listener = self.door->open(patience);
   // Survivors compute the same one without a message. It differs from the old one, so that a rank
   // that was given up cannot connect when it comes back.
   links.incarnation = incarnation_from({self.incarnation + " rejoined by " + listed(survivors)});
