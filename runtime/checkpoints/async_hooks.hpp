@@ -1,6 +1,5 @@
-// Wraps the planner and writer of an asynchronous save. Gives the planner the staged state, and
-// calls no hooks of the writer before the save's turn, which comes when earlier saves have ended.
-// Internal.
+// Wraps the writer of an asynchronous save: calls none of its hooks before the save's turn, which
+// comes when earlier saves have ended. Counts the tensors that the writer uses. Internal.
 #pragma once
 
 #include <functional>
@@ -9,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/runtime/observation/progress_hooks.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/storage.hpp>
 
@@ -86,31 +84,6 @@ class AsyncWriter final : public StorageWriter {
   TensorLeases* const leases_;
   std::string checkpoint_id_;
   bool had_turn_ = false;
-};
-
-class AsyncPlanner final : public CountingSavePlanner {
- public:
-  // `staged` waits for the save's turn, and returns the staged state or throws what staging threw.
-  AsyncPlanner(SavePlanner& planner, CallProgress& progress, AsyncWriter& writer, std::function<const StateDict&()> staged,
-               TensorLeases* leases)
-      : CountingSavePlanner(planner, progress), writer_(writer), staged_(std::move(staged)), leases_(leases) {}
-
-  void set_up_planner(const StateDict&, int rank, bool is_coordinator) override {
-    const StateDict& state = staged_();
-    writer_.begin_turn();
-    CountingSavePlanner::set_up_planner(state, rank, is_coordinator);
-  }
-  ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override {
-    ResolvedData data = CountingSavePlanner::resolve_data(plan, item);
-    auto* const tensor = leases_ ? std::get_if<torch::Tensor>(&data) : nullptr;
-    if (tensor) *tensor = leases_->lend(plan, item, *tensor);
-    return data;
-  }
-
- private:
-  AsyncWriter& writer_;
-  const std::function<const StateDict&()> staged_;
-  TensorLeases* const leases_;
 };
 
 }  // namespace cairn

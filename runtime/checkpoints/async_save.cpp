@@ -41,8 +41,11 @@ AsyncSave::AsyncSave(Parts parts)
       leases_([this] { set_staged(); }),
       writer_(*parts_.writer, streams() ? &leases_ : nullptr),
       planner_(
-          *parts_.planner, *progress_, writer_, [this]() -> const StateDict& { return staged_state(); },
-          streams() ? &leases_ : nullptr) {}
+          *parts_.planner, *progress_, [this]() -> const StateDict& { return staged_state(); },
+          streams() ? CountingSavePlanner::Lend([this](const SavePlan& plan, const WriteItem& item, const torch::Tensor& tensor) {
+            return leases_.lend(plan, item, tensor);
+          })
+                    : nullptr) {}
 
 AsyncSave::~AsyncSave() { join(); }
 
@@ -182,6 +185,7 @@ const StateDict& AsyncSave::staged_state() {
   }
   if (staging_error_) std::rethrow_exception(staging_error_);
   display_ = std::make_unique<ProgressDisplay>(parts_.shown, progress_);
+  writer_.begin_turn();
   return state_;
 }
 

@@ -30,6 +30,7 @@
 #include <cairn/runtime/checkpoints/cancellation.hpp>
 #include <cairn/runtime/checkpoints/options.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
+#include <cairn/runtime/observation/progress_hooks.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/state/device_copies.hpp>
 #include <cairn/state/planner.hpp>
@@ -128,7 +129,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   TensorLeases leases_;  // used for a streamed state
   SideStreams streams_;  // used for a streamed state: the streams of its devices
   AsyncWriter writer_;
-  AsyncPlanner planner_;
+  CountingSavePlanner planner_;
   const Cancellation own_cancellation_;
   std::vector<std::shared_ptr<void>> heeding_;
 

@@ -24,6 +24,7 @@ ResolvedData CountingSavePlanner::resolve_data(const SavePlan& plan, const Write
   ResolvedData data = planner_.resolve_data(plan, item);
   // Only after the planner has returned: if it throws, nothing was moved.
   progress_.add_item(bytes_of_tensor(item));
+  if (auto* const tensor = lend_ ? std::get_if<torch::Tensor>(&data) : nullptr) *tensor = lend_(plan, item, *tensor);
   return data;
 }
 

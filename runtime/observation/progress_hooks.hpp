@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -12,12 +13,18 @@
 namespace cairn {
 
 // Counts the items that the writer takes.
-class CountingSavePlanner : public SavePlanner {
+class CountingSavePlanner final : public SavePlanner {
  public:
-  CountingSavePlanner(SavePlanner& planner, CallProgress& progress) : planner_(planner), progress_(progress) {}
+  // Returns the state to plan, in place of the one that the call was made with. May wait or throw.
+  using Begin = std::function<const StateDict&()>;
+  // Returns what the writer gets of a tensor.
+  using Lend = std::function<torch::Tensor(const SavePlan& plan, const WriteItem& item, const torch::Tensor& tensor)>;
+  // `begin` and `lend` may be empty.
+  CountingSavePlanner(SavePlanner& planner, CallProgress& progress, Begin begin = {}, Lend lend = {})
+      : planner_(planner), progress_(progress), begin_(std::move(begin)), lend_(std::move(lend)) {}
 
   void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) override {
-    planner_.set_up_planner(state_dict, rank, is_coordinator);
+    planner_.set_up_planner(begin_ ? begin_() : state_dict, rank, is_coordinator);
   }
   SavePlan create_local_plan() override { return planner_.create_local_plan(); }
   GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) override {
@@ -29,10 +36,12 @@ class CountingSavePlanner : public SavePlanner {
  private:
   SavePlanner& planner_;
   CallProgress& progress_;
+  const Begin begin_;
+  const Lend lend_;
 };
 
 // Counts the items that the reader has filled in.
-class CountingLoadPlanner : public LoadPlanner {
+class CountingLoadPlanner final : public LoadPlanner {
  public:
   CountingLoadPlanner(LoadPlanner& planner, CallProgress& progress) : planner_(planner), progress_(progress) {}
 

@@ -48,8 +48,11 @@ SimulatedCall::SimulatedCall(World& world, Job& job, SimulatedRank& rank, std::u
       counting_save_planner_(save_planner_, *progress_),
       counting_load_planner_(load_planner_, *progress_),
       async_writer_(writer_, nullptr),
-      async_planner_(
-          save_planner_, *progress_, async_writer_, [this]() -> const StateDict& { return await_turn(); }, nullptr) {}
+      async_planner_(save_planner_, *progress_, [this]() -> const StateDict& {
+        const StateDict& state = await_turn();
+        async_writer_.begin_turn();
+        return state;
+      }) {}
 
 const CallSpec& SimulatedCall::spec() const { return job_.spec().program[number_ - 1]; }
 

@@ -93,7 +93,7 @@ class SimulatedCall final : private HookWatcher {
   CountingSavePlanner counting_save_planner_;
   CountingLoadPlanner counting_load_planner_;
   AsyncWriter async_writer_;
-  AsyncPlanner async_planner_;
+  CountingSavePlanner async_planner_;
 
   bool waits_for_turn_ = false;
   bool was_stopped_ = false;           // its save before its turn, or its read
