@@ -21,12 +21,7 @@ ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
   check_own_address(options.address, variables);
   const Deadline deadline = options.timeout;
   const auto store = open_store(place, deadline);
-  AddressRequest request;
-  request.asked = options.address;
-  request.peer = place.master_host;
-  request.beyond_loopback = true;
-  request.deadline = deadline.left();
-  options.address = own_address(request, variables).host;
+  options.address = own_address({options.address, place.master_host, true, deadline.left()}, variables).host;
   return ProcessGroup::from_store(store, place.rank, place.world_size, options, "training" + std::to_string(made++));
 }
 

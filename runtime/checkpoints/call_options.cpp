@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <cairn/base/utf8.hpp>
-#include <cairn/runtime/checkpoints/own_part.hpp>
 
 namespace cairn {
 namespace {
@@ -83,35 +82,29 @@ SharedOptions shared_options(const LoadOptions& options, const std::vector<std::
   return list.finish();
 }
 
-std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions& options, std::optional<int> part_rank) {
+Digest digest_of(const SavePlannerOptions& options) {
   OptionList list;
   add(list, options);
-  const Digest wanted = list.finish().first;
-  // Kept from save to save, because it holds its last plan.
-  if (!planner_ || planner_options_ != wanted)
-    planner_ = part_rank ? make_part_save_planner(options, *part_rank) : std::make_shared<DefaultSavePlanner>(options);
-  planner_options_ = wanted;
-  return planner_;
+  return list.finish().first;
 }
 
-Made<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOptions& options, bool low_priority) {
-  // An asynchronous save lowers it whatever the writer's options say.
-  low_priority = low_priority || options.low_priority;
+Digest digest_of(const CheckpointWriterOptions& options) {
   OptionList list;
   add(list, options);
-  // The writer is kept for the next save with its threads and memory, so these count as well.
+  // The writer is kept with its threads and memory, so these count as well.
   list.add("threads", options.threads).add("bytes", options.bytes_in_flight_max).add("block", options.block_bytes);
   list.add("files", options.files_max).add("direct_io", options.direct_io).add("copy_first", options.copy_first);
-  const Digest wanted = list.add("low_priority", low_priority).finish().first;
-  // A new writer starts new threads and allocates staging blocks, so the old one is kept if it
-  // fits.
-  if (!writer_.storage || writer_options_ != wanted) {
-    CheckpointWriterOptions own = options;
-    own.low_priority = low_priority;
-    writer_ = make_storage<CheckpointWriter, StorageWriter>(own);
-  }
-  writer_options_ = wanted;
-  return writer_;
+  return list.add("low_priority", options.low_priority).finish().first;
+}
+
+Digest digest_of(const StagingOptions& options) {
+  OptionList list;
+  list.add("stream", options.stream).add("cached", options.cache_staged_state_dict);
+  return list.add("pinned", options.use_pinned_memory).add("bytes_max", options.bytes_max).finish().first;
+}
+
+Made<StorageWriter> make_writer(const CheckpointWriterOptions& options) {
+  return make_storage<CheckpointWriter, StorageWriter>(options);
 }
 
 Made<StorageReader> make_reader(const CheckpointReaderOptions& options) {

@@ -1,10 +1,9 @@
 // Interprets the options of a call. Finds the options that all ranks must share, and makes Cairn's
-// own planners, writers and readers. Internal.
+// own writers and readers. Internal.
 #pragma once
 
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include <cairn/runtime/checkpoints/options.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/planner.hpp>
+#include <cairn/state/staging.hpp>
 #include <cairn/state/storage.hpp>
 
 namespace cairn {
@@ -48,31 +48,14 @@ struct Made {
   }
 };
 
-// Cairn's own planner and writer. They are kept between calls while the options stay the same,
-// because they hold the last plan, threads and staging blocks.
-class OwnSaveParts {
- public:
-  // `part_rank`: with `use_collectives` off, this rank in the whole world; otherwise nothing. Must
-  // be the same in each call on one object.
-  std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options, std::optional<int> part_rank);
-  // Returns the rules of saves by the planner that was returned last (state/call_hooks.hpp).
-  std::string rules() const { return to_hex(planner_options_); }
-  // Returns a writer for these options. A kept writer is not reused if its threads have another
-  // priority.
-  Made<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
-  // Forgets the files of the last save, one of which may be damaged. The next save writes all anew.
-  void forget_writer() { writer_ = {}; }
-  void release() noexcept {
-    if (writer_.storage) writer_.storage->release_staging();
-  }
+// Return digests of the options of Cairn's own planner, writer and stager. These are kept between
+// calls while their options stay the same, because they hold the last plan, threads and staging
+// blocks.
+Digest digest_of(const SavePlannerOptions& options);
+Digest digest_of(const CheckpointWriterOptions& options);
+Digest digest_of(const StagingOptions& options);
 
- private:
-  std::shared_ptr<SavePlanner> planner_;
-  Digest planner_options_{};
-  Made<StorageWriter> writer_;
-  Digest writer_options_{};
-};
-
+Made<StorageWriter> make_writer(const CheckpointWriterOptions& options);
 Made<StorageReader> make_reader(const CheckpointReaderOptions& options);
 
 }  // namespace cairn

@@ -31,6 +31,19 @@
 namespace cairn {
 namespace {
 
+// An object of Cairn's own that is kept from call to call while its options stay the same.
+template <class Object>
+struct Kept {
+  template <class Make>
+  Object get(const Digest& wanted, const Make& make) {
+    if (!object || options != wanted) object = make();
+    options = wanted;
+    return *object;
+  }
+  std::optional<Object> object{};
+  Digest options{};
+};
+
 bool has_code(const FailureMap& failures, ErrorCode code) {
   return std::any_of(failures.begin(), failures.end(), [code](const auto& one) { return one.second.code == code; });
 }
@@ -92,20 +105,14 @@ struct Checkpointer::Implementation {
   std::shared_ptr<AsyncStager> stager_for(const AsyncSaveOptions& options) {
     if (options.stager) return options.stager;
     const StagingOptions& wanted = options.staging;
-    // A stager keeps memory for the next save, so it is replaced only if its options have changed.
-    const bool fits = stager && stager_options.stream == wanted.stream &&
-                      stager_options.cache_staged_state_dict == wanted.cache_staged_state_dict &&
-                      stager_options.use_pinned_memory == wanted.use_pinned_memory && stager_options.bytes_max == wanted.bytes_max;
-    if (!fits && wanted.stream)
-      stager = std::make_shared<StreamingStager>();
-    else if (!fits)
-      stager = std::make_shared<DefaultStager>(
+    return stager.get(digest_of(wanted), [&]() -> std::shared_ptr<AsyncStager> {
+      if (wanted.stream) return std::make_shared<StreamingStager>();
+      return std::make_shared<DefaultStager>(
           wanted, [&actors = world.runtime(), rank = world.rank(), checkpointer = name](std::string_view what) {
             actors.note(what);
             write_log(LogLevel::kDebug, rank, std::string(what) + " by checkpointer '" + checkpointer + "'");
           });
-    stager_options = wanted;
-    return stager;
+    });
   }
 
   // Lets the caller cancel the call while the result lives.
@@ -120,23 +127,28 @@ struct Checkpointer::Implementation {
     // Alone, there is nothing to compare with.
     planning.hash_tensors = options.check_replicas != CheckReplicas::kOff && world.size() > 1;
     planning.world_size = world.size();
-    return own.planner_for(planning, part_rank);
+    return planner.get(digest_of(planning), [&]() -> std::shared_ptr<SavePlanner> {
+      return part_rank ? make_part_save_planner(planning, *part_rank) : std::make_shared<DefaultSavePlanner>(planning);
+    });
   }
-  Made<StorageWriter> writer_for(const SaveOptions& options) {
-    return options.storage_writer ? Made<StorageWriter>{options.storage_writer, nullptr} : own.writer_for(options.writer, false);
-  }
-  Made<StorageWriter> writer_for(const SaveOptions& options, const AsyncSaveOptions& async_options) {
+  Made<StorageWriter> writer_for(const SaveOptions& options, const AsyncSaveOptions* async_options = nullptr) {
     if (options.storage_writer) return {options.storage_writer, nullptr};
     CheckpointWriterOptions wanted = options.writer;
-    // A streamed state is never copied as a whole. The writer's memory limits how much of it is
-    // copied at once, and copying comes first because the trainer waits for it.
-    wanted.copy_first = async_options.stager ? async_options.stager->streams() : async_options.staging.stream;
-    if (wanted.copy_first) wanted.bytes_in_flight_max = async_options.staging.stream_bytes_max;
-    return own.writer_for(wanted, async_options.low_priority);
+    if (async_options) {
+      wanted.low_priority = wanted.low_priority || async_options->low_priority;
+      // A streamed state is never copied as a whole. The writer's memory limits how much of it is
+      // copied at once, and copying comes first because the trainer waits for it.
+      wanted.copy_first = async_options->stager ? async_options->stager->streams() : async_options->staging.stream;
+      if (wanted.copy_first) wanted.bytes_in_flight_max = async_options->staging.stream_bytes_max;
+    }
+    return writer.get(digest_of(wanted), [&] { return make_writer(wanted); });
   }
 
-  // Call `planner_for` before. What a user's planner or writer does is done anew in each save.
-  std::string rules_of(const SaveOptions& options) const { return options.planner || options.storage_writer ? "" : own.rules(); }
+  // Returns the rules by which Cairn's planner plans a save (state/call_hooks.hpp). Call
+  // `planner_for` before. What a user's planner or writer does is done anew in each save.
+  std::string rules_of(const SaveOptions& options) const {
+    return options.planner || options.storage_writer ? "" : to_hex(planner.options);
+  }
 
   ProgressDisplay::What what_to_show(bool is_save, const std::string& checkpoint_id) const {
     return {world.show_progress(), world.rank(), world.size(), is_save, checkpoint_id};
@@ -228,7 +240,8 @@ struct Checkpointer::Implementation {
         return;
       }
       if (again && has_code(outcome.failures, ErrorCode::kChanged)) continue;
-      if (has_code(outcome.failures, ErrorCode::kCorrupt)) own.forget_writer();
+      // One of the files of the last save may be damaged: the next save writes all anew.
+      if (has_code(outcome.failures, ErrorCode::kCorrupt)) writer.object.reset();
       throw CheckpointException(loading(checkpoint_id), std::move(outcome));
     }
   }
@@ -267,10 +280,11 @@ struct Checkpointer::Implementation {
   std::set<std::string> slots;                 // other than `name`
   std::uint64_t slots_taken = 0;
   static constexpr std::uint64_t kSlots = 16;
-  OwnSaveParts own;
+  // Of saves. `part_rank` never changes.
+  Kept<std::shared_ptr<SavePlanner>> planner;
+  Kept<Made<StorageWriter>> writer;
+  Kept<std::shared_ptr<AsyncStager>> stager;
   std::optional<Agreement> passing_on;  // of loads with a replica group; made when first needed
-  std::shared_ptr<AsyncStager> stager;
-  StagingOptions stager_options;
   std::uint64_t async_saves = 0;
   AsyncQueue saves;
   std::unique_ptr<Checkpointer> own_part;  // in a world of this rank alone; null until needed
@@ -411,7 +425,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.planner = self.planner_for(options);
   parts.planner_is_users = options.planner != nullptr;
   parts.rules = self.rules_of(options);
-  const auto writer = self.writer_for(options, async_options);
+  const auto writer = self.writer_for(options, &async_options);
   parts.writer = writer.storage;
   parts.stager = self.stager_for(async_options);
   parts.cancellation = options.cancellation;
@@ -463,14 +477,14 @@ void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& 
     if (tensor.defined()) bytes += static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
     return tensor;
   });
-  self.writer_for(options, async_options).storage->prepare_staging(bytes);
+  self.writer_for(options, &async_options).storage->prepare_staging(bytes);
 }
 
 void Checkpointer::release() {
   auto& self = *implementation_;
   const OneCall one(self.running, self.busy());
-  if (self.stager) self.stager->release();
-  self.own.release();
+  if (self.stager.object) (*self.stager.object)->release();
+  if (self.writer.object) self.writer.object->storage->release_staging();
   if (self.own_part) self.own_part->release();
 }
 

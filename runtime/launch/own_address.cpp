@@ -126,8 +126,6 @@ std::vector<InterfaceAddress> interface_addresses() {
   return addresses;
 }
 
-AddressRequest::AddressRequest() : look_up(resolve_endpoint), interfaces(interface_addresses) {}
-
 OwnAddress own_address(const AddressRequest& request, const Variables& variables) {
   OwnAddress chosen{request.asked, ""};
   if (chosen.host.empty()) chosen = {value_of(variables, "CAIRN_BIND_ADDRESS"), "CAIRN_BIND_ADDRESS"};
@@ -153,10 +151,6 @@ OwnAddress own_address(const AddressRequest& request, const Variables& variables
   return {source && !is_loopback(*source) ? host_of(*source) : first_address(request), origin};
 }
 
-void check_own_address(const std::string& asked, const Variables& variables) {
-  AddressRequest request;
-  request.asked = asked;
-  own_address(request, variables);
-}
+void check_own_address(const std::string& asked, const Variables& variables) { own_address(AddressRequest{asked}, variables); }
 
 }  // namespace cairn

@@ -28,14 +28,12 @@ struct InterfaceAddress {
 std::vector<InterfaceAddress> interface_addresses();
 
 struct AddressRequest {
-  AddressRequest();  // sets `look_up` and `interfaces` to functions that ask the system
-
-  std::string asked;             // the address in the caller's options; empty: none
-  std::string peer;              // a host that all ranks reach, such as MASTER_ADDR; empty: unknown
+  std::string asked{};           // the address in the caller's options; empty: none
+  std::string peer{};            // a host that all ranks reach, such as MASTER_ADDR; empty: unknown
   bool beyond_loopback = false;  // whether the ranks may use other addresses than loopback by default
   std::chrono::milliseconds deadline{0};  // for resolving the name of `peer`
-  std::function<Endpoint(const std::string&)> look_up;
-  std::function<std::vector<InterfaceAddress>()> interfaces;  // called only if needed
+  std::function<Endpoint(const std::string&)> look_up = resolve_endpoint;
+  std::function<std::vector<InterfaceAddress>()> interfaces = interface_addresses;  // called only if needed
 };
 
 struct OwnAddress {

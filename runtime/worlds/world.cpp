@@ -339,11 +339,7 @@ struct World::Implementation {
                     const Deadline& deadline, const WorldOptions& options) {
     const bool shares_secret = world_size > 1 && is_secret_in_store(options);
     Secret secret = world_size == 1 ? Secret() : find_secret(options);
-    AddressRequest request;
-    request.asked = options.bind_address;
-    request.peer = host_of_store(*store);
-    request.beyond_loopback = shares_secret || !secret.empty();
-    request.deadline = deadline.left();
+    const AddressRequest request{options.bind_address, host_of_store(*store), shares_secret || !secret.empty(), deadline.left()};
     // In a world of one rank, nobody connects: ignore the variables, which may be wrong.
     const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables());
     const PortRange ports = world_size > 1 ? port_range_of(options) : PortRange{};
