@@ -176,7 +176,7 @@ struct Checkpointer::Implementation {
     // outcome, so all ranks make the same decision.
     const MonotonicTime start = system_clock().now();
     const auto progress = std::make_shared<CallProgress>();
-    CountingLoadPlanner counting(*planner_of_call, *progress);
+    CountingLoadPlanner counting(*planner_of_call, *progress, prefixes ? std::nullopt : part_rank);
     std::optional<ProgressDisplay> display;
     for (bool again : {true, false}) {
       StateDict working = state_dict;
@@ -514,7 +514,7 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
     implementation_->load(state_dict, checkpoint_id, options, nullptr, options.planner);
     return options.planner->report();
   }
-  const auto planner = part_rank ? make_part_load_planner(planning, *part_rank) : std::make_shared<DefaultLoadPlanner>(planning);
+  const auto planner = std::make_shared<DefaultLoadPlanner>(planning);
   implementation_->load(state_dict, checkpoint_id, options, nullptr, planner);
   return planner->take_report();
 }

@@ -58,17 +58,6 @@ class PartSavePlanner final : public DefaultSavePlanner {
   const StateDict* state_dict_ = nullptr;
 };
 
-class PartLoadPlanner final : public DefaultLoadPlanner {
- public:
-  PartLoadPlanner(const LoadPlannerOptions& options, int rank) : DefaultLoadPlanner(options), rank_(rank) {}
-  void set_up_planner(StateDict& state_dict, const Metadata& metadata, int, bool is_coordinator) override {
-    DefaultLoadPlanner::set_up_planner(state_dict, metadata, rank_, is_coordinator);
-  }
-
- private:
-  const int rank_;
-};
-
 template <class Options, class Storage>
 Options in_world_of_one(Options options, const Storage& users_storage) {
   if (options.planner || users_storage)
@@ -122,10 +111,6 @@ void require_part(const std::string& place) {
 
 std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& options, int rank) {
   return std::make_shared<PartSavePlanner>(options, rank);
-}
-
-std::shared_ptr<DefaultLoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank) {
-  return std::make_shared<PartLoadPlanner>(options, rank);
 }
 
 SaveOptions options_of_part(SaveOptions options, const std::string& checkpoint_id, const World& world) {

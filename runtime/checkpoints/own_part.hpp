@@ -18,9 +18,8 @@ std::string place_of_part(const std::string& checkpoint_id, const World& world);
 // ranks of this world have parts there. If there are no parts at all, leaves the error to the load.
 void require_part(const std::string& place);
 
-// Make Cairn's own planners for the part of `rank`.
+// Makes Cairn's own planner for the part of `rank`.
 std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& options, int rank);
-std::shared_ptr<DefaultLoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank);
 
 // Return the options with which a world of this rank alone saves or loads the part. Throw
 // kInvalidArgument if a user-defined planner, writer or reader is set.

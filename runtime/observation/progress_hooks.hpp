@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -62,11 +63,13 @@ class CountingSavePlanner : public SavePlanner {
 // Counts the items that the reader has filled in.
 class CountingLoadPlanner : public LoadPlanner {
  public:
-  CountingLoadPlanner(LoadPlanner& planner, CallProgress& progress) : planner_(planner), progress_(progress) {}
+  // `rank`, if any, replaces the rank of the call.
+  CountingLoadPlanner(LoadPlanner& planner, CallProgress& progress, std::optional<int> rank = std::nullopt)
+      : planner_(planner), progress_(progress), rank_(rank) {}
 
   void set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool is_coordinator) override {
     metadata_ = &metadata;
-    planner_.set_up_planner(state_dict, metadata, rank, is_coordinator);
+    planner_.set_up_planner(state_dict, metadata, rank_.value_or(rank), is_coordinator);
   }
   LoadPlan create_local_plan() override { return planner_.create_local_plan(); }
   void compare_shared(const ReadNow& read) override { planner_.compare_shared(read); }
@@ -112,6 +115,7 @@ class CountingLoadPlanner : public LoadPlanner {
 
   LoadPlanner& planner_;
   CallProgress& progress_;
+  const std::optional<int> rank_;
   const Metadata* metadata_ = nullptr;
   std::vector<std::size_t> element_bytes_;  // as stored, by ReadItem::storage_name
 };
