@@ -218,8 +218,8 @@ struct CheckpointManager::Implementation {
   // Starts a clean-up before a save that may lack space: the manager's first save, one after a
   // failed save, or one after asynchronous saves have ended. The save waits for it in
   // `before_attempt`, which an asynchronous save calls off the trainer's thread. Removes nothing in
-  // the grace period of a signal. Rank 0 coordinates: the other ranks write nothing before it has set
-  // up its writer, which waits for this clean-up.
+  // the grace period of a signal. Rank 0 coordinates: the other ranks write nothing before it has
+  // set up its writer, which waits for this clean-up.
   void make_room() {
     if (!cleanup) return;
     expect_saves(run.url());
@@ -317,8 +317,8 @@ struct CheckpointManager::Implementation {
     return pack_texts(texts);
   }
 
-  // Reads a checkpoint that a load found damaged again, and notes the damage in the run. Without the
-  // note, only this manager knows about the damage.
+  // Reads a checkpoint that a load found damaged again, and notes the damage in the run. Without
+  // the note, only this manager knows about the damage.
   void note_damage(const CheckpointInfo& info, const FailureMap& failures) const {
     if (world.rank() != 0 || info.save_id.empty()) return;
     std::set<int> ranks;
