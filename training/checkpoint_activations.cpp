@@ -67,9 +67,9 @@ class AutocastState {
     for (std::size_t i = 0; i < std::size(kDevices); ++i) set_autocast_on(kDevices[i], autocast_[i]);
     at::autocast::set_autocast_cache_enabled(uses_cache_);
   }
-  // Turns off autocast's cache of cast parameters. Casts cached without a graph would stop gradients
-  // elsewhere. Casts cached in a backward pass would become stale when the optimizer changes the
-  // parameters.
+  // Turns off autocast's cache of cast parameters. Casts cached without a graph would stop
+  // gradients elsewhere. Casts cached in a backward pass would become stale when the optimizer
+  // changes the parameters.
   static void stop_caching() { at::autocast::set_autocast_cache_enabled(false); }
 
  private:

@@ -65,8 +65,8 @@ class DeviceWatch {
   }
 
  private:
-  // An event can be asked or waited for without limit, but not waited for with a deadline. The thread
-  // therefore asks from time to time.
+  // An event can be asked or waited for without limit, but not waited for with a deadline. The
+  // thread therefore asks from time to time.
   static constexpr std::chrono::milliseconds kPollMax{50};
 
   // Shared with the thread, which may outlive the watch.

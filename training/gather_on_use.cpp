@@ -202,7 +202,8 @@ void gather_on_use(const c10::OperatorHandle& operation, c10::DispatchKeySet key
       }
     }
   }
-  // Keeps units gathered during the operation. All are pinned first: gathering one frees the others.
+  // Keeps units gathered during the operation. All are pinned first: gathering one frees the
+  // others.
   for (const auto& unit : given.units) unit->pin();
   const Unpinned unpinned_at_end{given.units};
   for (const auto& unit : given.units) unit->use();

@@ -22,9 +22,9 @@ std::vector<ProcessGroup> groups_cutting(const torch::Tensor& parameter);
 // tensors.
 ProcessGroup world_behind(const torch::Tensor& parameter);
 
-// Throws kMismatch, naming ranks of the world, unless all ranks of the group pass the same digest. A
-// collective. The texts: where it happens, how ranks differ from the first one, and what must be the
-// same.
+// Throws kMismatch, naming ranks of the world, unless all ranks of the group pass the same digest.
+// A collective. The texts: where it happens, how ranks differ from the first one, and what must be
+// the same.
 void require_same(const Digest& own, const ProcessGroup& group, const std::string& where, const std::string& differ,
                   const std::string& what);
 

@@ -119,8 +119,8 @@ class ShardedUnit final : public std::enable_shared_from_this<ShardedUnit> {
   ShardedUnit(const ShardedUnit&) = delete;
   ShardedUnit& operator=(const ShardedUnit&) = delete;
 
-  // The kernel in gather_on_use.cpp pins all units of an operation, then uses each of them, runs the
-  // operation, and unpins them.
+  // The kernel in gather_on_use.cpp pins all units of an operation, then uses each of them, runs
+  // the operation, and unpins them.
   void pin() { ++pins_; }  // from now on, using another unit does not free this one
   void use();              // gathers the parameters
   void unpin();

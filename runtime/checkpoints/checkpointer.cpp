@@ -280,7 +280,7 @@ struct Checkpointer::Implementation {
   std::set<std::string> slots;                 // other than `name`
   std::uint64_t slots_taken = 0;
   static constexpr std::uint64_t kSlots = 16;
-  // Of saves. `part_rank` never changes.
+  // Cairn's own, for saves. They depend on `part_rank` too, which never changes.
   Kept<std::shared_ptr<SavePlanner>> planner;
   Kept<Made<StorageWriter>> writer;
   Kept<std::shared_ptr<AsyncStager>> stager;

@@ -138,9 +138,9 @@ void warn_of_ignored_injection(int rank) {
   });
 }
 
-// Returns the types of devices that a text of the form of PyTorch's init_process_group has a backend
-// for: "cpu:gloo,cuda:nccl", or one name. "nccl" alone serves "cuda"; any other name serves "cpu" and
-// "cuda". Throws kInvalidArgument for any other text.
+// Returns the types of devices that a text of the form of PyTorch's init_process_group has a
+// backend for: "cpu:gloo,cuda:nccl", or one name. "nccl" alone serves "cuda"; any other name serves
+// "cpu" and "cuda". Throws kInvalidArgument for any other text.
 std::set<std::string> devices_of_backends(const std::string& text) {
   // NCCL has no collectives in host memory.
   if (text == "nccl") return {"cuda"};

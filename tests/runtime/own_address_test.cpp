@@ -41,9 +41,7 @@ const std::vector<InterfaceAddress> kInterfaces = {{"lo", "127.0.0.1", true},
 
 // Ranks with a secret, on several machines. Nothing is asked of the network.
 AddressRequest far_request() {
-  AddressRequest request;
-  request.peer = "node1";
-  request.beyond_loopback = true;
+  AddressRequest request{"", "node1", true};
   request.look_up = [](const std::string&) -> Endpoint {
     throw Error(ErrorCode::kInternal, "planned: no route was to be asked for");
   };

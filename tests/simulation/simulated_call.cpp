@@ -48,11 +48,7 @@ SimulatedCall::SimulatedCall(World& world, Job& job, SimulatedRank& rank, std::u
       counting_save_planner_(save_planner_, *progress_),
       counting_load_planner_(load_planner_, *progress_),
       async_writer_(writer_, nullptr),
-      async_planner_(save_planner_, *progress_, [this]() -> const StateDict& {
-        const StateDict& state = await_turn();
-        async_writer_.begin_turn();
-        return state;
-      }) {}
+      async_planner_(save_planner_, *progress_, [this]() -> const StateDict& { return await_turn(); }) {}
 
 const CallSpec& SimulatedCall::spec() const { return job_.spec().program[number_ - 1]; }
 
@@ -220,6 +216,7 @@ const StateDict& SimulatedCall::await_turn() {
   while (rank_.alive()) {
     const auto turn = rank_.turns().take(number_);
     if (turn == protocol::SaveTurn::kTaken) {
+      async_writer_.begin_turn();
       if (job_.spec().own_tools || !rank_.another_has_turn(number_)) return state_;
       accuse("uses planner and writer beside another");
       throw Error(ErrorCode::kInternal, "planner and writer are in use");
