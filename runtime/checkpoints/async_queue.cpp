@@ -1,5 +1,4 @@
-#include <cairn/runtime/checkpoints/async_queue.hpp>
-
+// AsyncQueue: the asynchronous saves of one checkpointer, and those of a process that exits.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/runtime/checkpoints/async_save.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 
 namespace cairn {

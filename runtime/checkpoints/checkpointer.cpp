@@ -15,11 +15,10 @@
 #include <cairn/base/profiler_range.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/formats/unicode.hpp>
-#include <cairn/runtime/checkpoints/async_queue.hpp>
+#include <cairn/runtime/checkpoints/async_save.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/divided_load.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
-#include <cairn/runtime/checkpoints/own_part.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
