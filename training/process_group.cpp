@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -79,12 +80,12 @@ class ProcessGroup::Implementation {
     Backend on_host, on_device;
   };
 
-  // Makes the group and adds it to its family.
+  // Makes the group and adds it to its family, by default one of its own.
   static std::shared_ptr<Implementation> make(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks,
-                                              const ProcessGroupOptions& options, std::string name,
-                                              std::shared_ptr<Family> family, Given given = {}) {
-    auto made = std::make_shared<Implementation>(std::move(store), rank, std::move(ranks), options, std::move(name), family,
-                                                 std::move(given));
+                                              const ProcessGroupOptions& options, std::string name, Given given = {},
+                                              std::shared_ptr<Family> family = std::make_shared<Family>()) {
+    auto made = std::make_shared<Implementation>(std::move(store), rank, std::move(ranks), options, std::move(name),
+                                                 std::move(given), family);
     const MutexLock lock(family->mutex);
     auto& members = family->members;
     members.erase(std::remove_if(members.begin(), members.end(), [](const auto& member) { return member.expired(); }),
@@ -94,7 +95,7 @@ class ProcessGroup::Implementation {
   }
 
   Implementation(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks, const ProcessGroupOptions& options,
-                 std::string name, std::shared_ptr<Family> family, Given given)
+                 std::string name, Given given, std::shared_ptr<Family> family)
       : store_(std::move(store)),
         rank_(rank),
         ranks_(std::move(ranks)),
@@ -373,9 +374,7 @@ void Pending::wait() {
 
 // --- ProcessGroup --------------------------------------------------------------------------------
 
-ProcessGroup ProcessGroup::single() {
-  return ProcessGroup(Implementation::make({}, 0, {0}, {}, "single", std::make_shared<Implementation::Family>()));
-}
+ProcessGroup ProcessGroup::single() { return ProcessGroup(Implementation::make({}, 0, {0}, {}, "single")); }
 
 namespace {
 
@@ -384,8 +383,8 @@ void check_timeout(const ProcessGroupOptions& options) {
 }
 
 std::vector<int> first_ranks(int size) {
-  std::vector<int> ranks;
-  for (int i = 0; i < size; ++i) ranks.push_back(i);
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 
@@ -396,8 +395,7 @@ ProcessGroup ProcessGroup::from_store(const c10::intrusive_ptr<c10d::Store>& sto
   if (!store.defined()) refuse("the store is a null pointer");
   if (size < 1 || rank < 0 || rank >= size) refuse("there is no rank " + std::to_string(rank) + " of " + std::to_string(size));
   check_timeout(options);
-  return ProcessGroup(
-      Implementation::make(store, rank, first_ranks(size), options, name, std::make_shared<Implementation::Family>()));
+  return ProcessGroup(Implementation::make(store, rank, first_ranks(size), options, name));
 }
 
 ProcessGroup ProcessGroup::from_c10d(const C10dGroups& groups, const ProcessGroupOptions& options, const std::string& name) {
@@ -415,7 +413,7 @@ ProcessGroup ProcessGroup::from_c10d(const C10dGroups& groups, const ProcessGrou
   if (groups.on_host) given.on_host = std::make_shared<C10dBackend>(groups.on_host);
   if (groups.on_device) given.on_device = std::make_shared<C10dBackend>(groups.on_device);
   return ProcessGroup(Implementation::make(groups.store, rank, groups.world_ranks.empty() ? first_ranks(size) : groups.world_ranks,
-                                           options, name, std::make_shared<Implementation::Family>(), std::move(given)));
+                                           options, name, std::move(given)));
 }
 
 ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::string& name) const {
@@ -435,7 +433,7 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::st
                 "process group: a subgroup needs a store, which from_c10d was not given; give it one, or make the subgroup from a "
                 "c10d group of its ranks");
   return ProcessGroup(Implementation::make(implementation_->store(), own, std::move(of_world), implementation_->options(),
-                                           implementation_->name_of_subgroup(name), implementation_->family()));
+                                           implementation_->name_of_subgroup(name), {}, implementation_->family()));
 }
 
 int ProcessGroup::rank() const { return implementation_->rank(); }

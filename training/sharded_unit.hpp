@@ -16,6 +16,7 @@
 // In later passes, that unit's gradients are reduced only at the end of the pass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -61,11 +62,11 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
 
   // Starts to gather the unit that is likely to follow `unit`. Call it when `unit` is gathered.
   void note_gathered(ShardedUnit& unit);
-  void note_freed(ShardedUnit& unit);
+  void note_freed(ShardedUnit& unit) { take_off(gathered_, unit); }
   // Call `note_used` at the first use of a unit in a backward pass if its gradients are to be
   // reduced when its turn ends. Call `note_finished` when that reduction has started.
   void note_used(ShardedUnit& unit) { used_.push_back(&unit); }
-  void note_finished(ShardedUnit& unit);
+  void note_finished(ShardedUnit& unit) { take_off(used_, unit); }
   void note_reducing(ShardedUnit& unit) { reducing_.push_back(&unit); }  // the next `note_turn` advances its reductions
   void count_gathered(std::int64_t bytes) { gathered_bytes_ += bytes; }  // may be negative
   std::int64_t gathered_peak() const { return gathered_peak_; }
@@ -81,6 +82,9 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
     void begin();
     ShardedUnit* next_after(ShardedUnit& unit);  // null: unknown
   };
+  static void take_off(std::vector<ShardedUnit*>& list, const ShardedUnit& unit) {
+    list.erase(std::remove(list.begin(), list.end(), &unit), list.end());
+  }
   void drop_prefetched();
   void end_backward();
   void abandon_backward();  // cleans up after an earlier pass that threw

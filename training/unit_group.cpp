@@ -53,10 +53,6 @@ void append(std::vector<Element>& to, std::vector<Element>& from) {
   from.clear();
 }
 
-void take_off(std::vector<ShardedUnit*>& list, const ShardedUnit& unit) {
-  list.erase(std::remove(list.begin(), list.end(), &unit), list.end());
-}
-
 }  // namespace
 
 std::shared_ptr<UnitGroup> UnitGroup::current() { return merged_into_ ? merged_into_->current() : shared_from_this(); }
@@ -134,8 +130,6 @@ void UnitGroup::free_others(const ShardedUnit& unit) {
   }
 }
 
-void UnitGroup::note_finished(ShardedUnit& unit) { take_off(used_, unit); }
-
 void UnitGroup::note_turn(const ShardedUnit& unit) {
   if (turn_ == &unit) return;
   turn_ = &unit;
@@ -172,8 +166,6 @@ void UnitGroup::note_gathered(ShardedUnit& unit) {
   }
   gathered_peak_ = std::max(gathered_peak_, gathered_bytes_);
 }
-
-void UnitGroup::note_freed(ShardedUnit& unit) { take_off(gathered_, unit); }
 
 void UnitGroup::drop_prefetched() {
   for (const auto& unit : units()) unit->drop_prefetched();
