@@ -57,7 +57,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
     std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
     // Records in the trace how long the copy of the state took.
     std::function<void(const std::string& slot, std::uint64_t ticket, Duration duration)> note_staging;
-    ProgressDisplay::What shown;                     // names the checkpoint and this rank
+    ShownCall shown;                                 // names the checkpoint and this rank
     std::chrono::milliseconds shutdown_deadline{0};  // how long a process that exits waits for the save
     std::shared_ptr<SaveOrder> order;
     std::uint64_t number = 0;

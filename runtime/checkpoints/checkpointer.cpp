@@ -149,7 +149,7 @@ struct Checkpointer::Implementation {
     return options.planner || options.storage_writer ? "" : to_hex(planner.options);
   }
 
-  ProgressDisplay::What what_to_show(bool is_save, const std::string& checkpoint_id) const {
+  ShownCall what_to_show(bool is_save, const std::string& checkpoint_id) const {
     return {world.show_progress(), world.rank(), world.size(), is_save, checkpoint_id};
   }
 

@@ -52,18 +52,14 @@ std::optional<int> natural_number(const std::string& text) {
   return value && *value >= 0 ? value : std::nullopt;
 }
 
-// The rank of this process, as its launcher tells it. Nothing without a launcher.
-struct LauncherRank {
-  std::optional<int> rank;
-  std::optional<int> local_rank;
-};
-
-// World::from_environment reports variables that leave a doubt. Metrics then use RANK and
+// Returns the rank and local rank of this process, as its launcher tells them; nothing without a
+// launcher. World::from_environment reports variables that leave a doubt. Metrics then use RANK and
 // LOCAL_RANK.
-LauncherRank rank_in_environment() {
+std::pair<std::optional<int>, std::optional<int>> ranks_in_environment() {
   try {
     const auto task = find_task(variables_of_process());
-    return task ? LauncherRank{task->rank, task->local_rank} : LauncherRank{};
+    if (!task) return {};
+    return {task->rank, task->local_rank};
   } catch (const Error&) {
     return {natural_number(environment_value("RANK")), natural_number(environment_value("LOCAL_RANK"))};
   }
@@ -102,13 +98,12 @@ struct RankMetrics {
   std::optional<double> last_success;
 };
 
-class Exposition {
- public:
+struct Exposition {
   void family(const std::string& name, const char* type, const std::string& help) {
-    text_ += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
+    text += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
   }
   void sample(const std::string& name, const Labels& labels, const std::string& value) {
-    text_ += name + in_braces(labels) + " " + value + "\n";
+    text += name + in_braces(labels) + " " + value + "\n";
   }
   void histogram(const std::string& name, const Labels& labels, const Histogram& histogram, const std::vector<double>& bounds) {
     std::uint64_t all = 0;
@@ -121,10 +116,8 @@ class Exposition {
     sample(name + "_sum", labels, number_text(histogram.sum));
     sample(name + "_count", labels, std::to_string(histogram.count));
   }
-  std::string take() { return std::move(text_); }
 
- private:
-  std::string text_;
+  std::string text;
 };
 
 // Writes a temporary file beside it and renames that, so that a collector reads the old text or the
@@ -161,7 +154,7 @@ struct PrometheusMetrics::Implementation {
     exposition.family("cairn_running", "gauge", "Whether the rank has a world: 0 after the last one was shut down as planned.");
     for (const auto& [rank, count] : worlds) exposition.sample("cairn_running", labels_of(rank), count > 0 ? "1" : "0");
     for (const auto& [operation, by_rank] : ranks) write(exposition, to_string(operation), by_rank);
-    return exposition.take();
+    return exposition.text;
   }
 
   Labels labels_of(int rank) const CAIRN_REQUIRES(mutex) {
@@ -250,7 +243,7 @@ struct PrometheusMetrics::Implementation {
   }
 
   PrometheusOptions options;  // the run's name is guarded by `mutex`
-  const std::optional<int> own_rank = rank_in_environment().rank;
+  const std::optional<int> own_rank = ranks_in_environment().first;
   mutable Mutex mutex;
   std::map<CallOperation, std::map<int, RankMetrics>> ranks CAIRN_GUARDED_BY(mutex);
   std::map<int, int> worlds CAIRN_GUARDED_BY(mutex);  // how many each rank has
@@ -342,7 +335,6 @@ std::shared_ptr<PrometheusMetrics> metrics_of_environment() {
   static const auto* const metrics = new std::shared_ptr<PrometheusMetrics>([]() -> std::shared_ptr<PrometheusMetrics> {
     PrometheusOptions options;
     try {
-      const LauncherRank own = rank_in_environment();
       if (const std::string directory = environment_value("CAIRN_METRICS_DIR"); !directory.empty()) options.directory = directory;
       options.run = environment_value("CAIRN_RUN");
       options.named_by_first_save = true;
@@ -350,7 +342,7 @@ std::shared_ptr<PrometheusMetrics> metrics_of_environment() {
         const auto first = natural_number(port);
         if (!first || *first > 65535)
           throw Error(ErrorCode::kInvalidArgument, "CAIRN_METRICS_PORT must be a port number; \"" + port + "\" is none");
-        options.address = "127.0.0.1:" + std::to_string(*first == 0 ? 0 : *first + own.local_rank.value_or(0));
+        options.address = "127.0.0.1:" + std::to_string(*first == 0 ? 0 : *first + ranks_in_environment().second.value_or(0));
       }
       if (options.directory.empty() && options.address.empty()) return nullptr;
       return std::make_shared<PrometheusMetrics>(options);

@@ -26,14 +26,7 @@ namespace cairn {
 // neither shown on a terminal nor logged.
 class ProgressDisplay {
  public:
-  struct What {
-    ShowProgress how = ShowProgress::kOff;
-    int rank = 0;  // only rank 0 shows anything
-    int ranks = 1;
-    bool is_save = true;
-    std::string checkpoint_id;
-  };
-  ProgressDisplay(What what, std::shared_ptr<const CallProgress> progress) noexcept
+  ProgressDisplay(ShownCall what, std::shared_ptr<const CallProgress> progress) noexcept
       : what_(std::move(what)), progress_(std::move(progress)), start_(system_clock().now()) {
     if (what_.rank != 0 || what_.how == ShowProgress::kOff) return;
     const bool in_log = is_logged(LogLevel::kInfo);
@@ -97,13 +90,11 @@ class ProgressDisplay {
 
   ShownProgress seen() const {
     ShownProgress progress = shown(progress_->seen(), system_clock().now());
-    progress.is_save = what_.is_save;
-    progress.checkpoint_id = what_.checkpoint_id;
-    progress.ranks = what_.ranks;
+    static_cast<ShownCall&>(progress) = what_;
     return progress;
   }
 
-  const What what_;
+  const ShownCall what_;
   const std::shared_ptr<const CallProgress> progress_;
   const MonotonicTime start_;
   bool on_terminal_ = false;

@@ -10,11 +10,16 @@
 
 namespace cairn {
 
-// The progress of one call at one moment.
-struct ShownProgress {
+struct ShownCall {
+  ShowProgress how = ShowProgress::kOff;
+  int rank = 0;  // only rank 0 shows anything
+  int ranks = 1;
   bool is_save = true;
   std::string checkpoint_id;
-  int ranks = 1;
+};
+
+// The progress of one call at one moment.
+struct ShownProgress : ShownCall {
   CallProgress::Step step = CallProgress::Step::kJoining;
   protocol::Moved moved;                            // the progress of all ranks, or of this rank if nothing else is known
   bool of_all_ranks = false;                        // whether `moved` is of all ranks
