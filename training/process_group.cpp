@@ -115,7 +115,6 @@ class ProcessGroup::Implementation {
   const std::vector<int>& ranks() const { return ranks_; }
   const ProcessGroupOptions& options() const { return options_; }
   const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
-  const std::string& name() const { return name_; }
   // Returns the name of a group made from this one. The first group of a name gets that name; later
   // ones get a number as well.
   std::string name_of_subgroup(const std::string& name) {

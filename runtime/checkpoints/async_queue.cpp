@@ -29,30 +29,27 @@ bool wait_for_all(const Saves& saves, std::optional<std::chrono::milliseconds> d
   return true;
 }
 
+void warn(const AsyncSave& save, const std::string& what) {
+  write_log(LogLevel::kWarning, save.rank(), "the asynchronous save of '" + save.checkpoint_id() + "' " + what);
+}
+
 // Waits for all saves until the deadline. Then cancels those still running, and waits as long
 // again. `why`: what is being destroyed.
 void end_all(const Saves& saves, std::chrono::milliseconds deadline, const std::string& why) {
   if (wait_for_all(saves, deadline)) return;
   for (const auto& save : saves) {
     if (save->done()) continue;
-    write_log(
-        LogLevel::kWarning, save->rank(),
-        "the asynchronous save of '" + save->checkpoint_id() + "' has not ended in time, and is cancelled: " + why + " goes away");
+    warn(*save, "has not ended in time, and is cancelled: " + why + " goes away");
     save->cancel(why + " of this rank goes away");
   }
   // Cancelled saves end soon, unless a hook does not return.
   wait_for_all(saves, deadline);
 }
 
-void report_left_behind(const AsyncSave& save) {
-  write_log(LogLevel::kWarning, save.rank(),
-            "the asynchronous save of '" + save.checkpoint_id() + "' is left behind: a hook of its has not returned");
-}
+void report_left_behind(const AsyncSave& save) { warn(save, "is left behind: a hook of its has not returned"); }
 
 void report_unread(AsyncSave& save) {
-  if (const auto error = save.take_unread())
-    write_log(LogLevel::kWarning, save.rank(),
-              "the asynchronous save of '" + save.checkpoint_id() + "' has failed, and nobody had asked: " + text_of(error));
+  if (const auto error = save.take_unread()) warn(save, "has failed, and nobody had asked: " + text_of(error));
 }
 
 // Waits, at exit, for the saves that still exist then.
