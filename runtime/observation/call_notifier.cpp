@@ -24,7 +24,7 @@ bool begins_at_coordinator(const ObservedEvent& event) {
 }
 
 // Listeners need few of the events, and none that occur once per message. Agreements are not
-// reported: without their kCall, the Teller drops their other events.
+// reported: without their kCall, `take` drops their other events.
 bool is_told(const ObservedEvent& event) {
   switch (event.kind) {
     case EventKind::kCall:
@@ -48,17 +48,45 @@ struct Pending {
   std::string text;
 };
 
-// Translates the events of one rank's calls, and tells the listeners. Used on the listeners' thread
-// only.
-class Teller {
- public:
-  Teller(int rank, std::vector<std::shared_ptr<CallListener>> listeners) : rank_(rank), listeners_(std::move(listeners)) {}
+}  // namespace
+
+const char* to_string(CallOperation operation) noexcept { return operation == CallOperation::kSave ? "save" : "load"; }
+
+// Translates the events of one rank's calls, and tells the listeners. Shared with the thread, so
+// that a listener that never returns does not keep the world from ending.
+struct CallNotifier::Shared {
+  Shared(int of_rank, std::vector<std::shared_ptr<CallListener>> to_tell) : rank(of_rank), listeners(std::move(to_tell)) {}
+
+  void serve() {
+    tell(&CallListener::on_world_start, rank);
+    MutexLock lock(mutex);
+    while (true) {
+      changed.wait(mutex, [this]() CAIRN_REQUIRES(mutex) { return !queue.empty() || closing; });
+      if (queue.empty()) break;
+      const Pending next = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      take(next);
+      lock.lock();
+      ++told;
+      changed.notify_all();
+    }
+    lock.unlock();
+    // No more events will come: ends all calls that are still running.
+    for (auto& [ticket, call] : calls) end(call);
+    tell(&CallListener::on_world_end, rank);
+    lock.lock();
+    ended = true;
+    changed.notify_all();
+  }
+
+  // --- on the listeners' thread ---
 
   void take(const Pending& pending) {
     const ObservedEvent& event = pending.event;
     if (event.kind == EventKind::kCall) return start(pending);
     const auto found = find(event);
-    if (found == calls_.end()) return;
+    if (found == calls.end()) return;
     Running& call = found->second;
     pass(call, event);
     switch (event.kind) {
@@ -73,19 +101,10 @@ class Teller {
         break;
       default:
         end(call, &pending);
-        calls_.erase(found);
+        calls.erase(found);
     }
   }
 
-  void begin() { tell(&CallListener::on_world_start, rank_); }
-  // Ends all calls that are still running. No more events will come.
-  void end_all() {
-    for (auto& [ticket, call] : calls_) end(call);
-    calls_.clear();
-    tell(&CallListener::on_world_end, rank_);
-  }
-
- private:
   struct Running {
     CallEvent event;
     std::uint32_t checkpointer = 0;
@@ -102,19 +121,19 @@ class Teller {
 
   // Returns the call that the event belongs to. The coordinator knows the attempt only.
   Calls::iterator find(const ObservedEvent& event) {
-    if (event.call != 0) return calls_.find(event.call);
-    return std::find_if(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    if (event.call != 0) return calls.find(event.call);
+    return std::find_if(calls.begin(), calls.end(), [&](const auto& entry) {
       return entry.second.checkpointer == event.checkpointer && entry.second.event.attempt == event.attempt && event.attempt != 0;
     });
   }
 
   template <class Method, class Event>
   void tell(Method of, const Event& event) {
-    for (const auto& listener : listeners_) {
+    for (const auto& listener : listeners) {
       try {
         (listener.get()->*of)(event);
       } catch (...) {
-        write_log(LogLevel::kWarning, rank_, "a listener threw, and saves and loads go on: " + text_of(std::current_exception()));
+        write_log(LogLevel::kWarning, rank, "a listener threw, and saves and loads go on: " + text_of(std::current_exception()));
       }
     }
   }
@@ -129,21 +148,21 @@ class Teller {
   void start(const Pending& pending) {
     const ObservedEvent& event = pending.event;
     // A checkpointer makes one call at a time.
-    for (auto earlier = calls_.begin(); earlier != calls_.end();) {
+    for (auto earlier = calls.begin(); earlier != calls.end();) {
       const bool is_over = earlier->second.checkpointer == event.checkpointer;
       if (is_over) end(earlier->second);
-      earlier = is_over ? calls_.erase(earlier) : std::next(earlier);
+      earlier = is_over ? calls.erase(earlier) : std::next(earlier);
     }
     Running call;
     call.checkpointer = event.checkpointer;
     call.event.operation = event.is(Operation::kLoad) ? CallOperation::kLoad : CallOperation::kSave;
     call.event.checkpoint_id = pending.text;
-    call.event.rank = rank_;
-    call.event.call = ++count_;
+    call.event.rank = rank;
+    call.event.call = ++count;
     call.start = event.time;
     pass(call, event);
     tell(&CallListener::on_start, call.event);
-    calls_[event.call] = std::move(call);
+    calls[event.call] = std::move(call);
   }
 
   void pass(Running& call, const ObservedEvent& event) {
@@ -175,7 +194,7 @@ class Teller {
   void fail(Running& call, const Pending& pending) {
     const ObservedEvent& event = pending.event;
     auto failed = event_of<CallFailed>(call);
-    failed.failed_rank = event.peer < 0 ? rank_ : event.peer;
+    failed.failed_rank = event.peer < 0 ? rank : event.peer;
     failed.kind = *event.as<FailureKind>();
     failed.phase = event.phase;
     failed.code = event.code ? to_string(*event.code) : "";
@@ -199,48 +218,15 @@ class Teller {
     tell(&CallListener::on_end, end);
   }
 
-  const int rank_;
-  const std::vector<std::shared_ptr<CallListener>> listeners_;
-  Calls calls_;
-  std::uint64_t count_ = 0;
-};
-
-}  // namespace
-
-const char* to_string(CallOperation operation) noexcept { return operation == CallOperation::kSave ? "save" : "load"; }
-
-// Shared with the thread, so that a listener that never returns does not keep the world from
-// ending.
-struct CallNotifier::Shared {
-  Shared(int of_rank, std::vector<std::shared_ptr<CallListener>> listeners)
-      : rank(of_rank), teller(of_rank, std::move(listeners)) {}
-
-  void serve() {
-    teller.begin();
-    MutexLock lock(mutex);
-    while (true) {
-      changed.wait(mutex, [this]() CAIRN_REQUIRES(mutex) { return !pending.empty() || closing; });
-      if (pending.empty()) break;
-      const Pending next = std::move(pending.front());
-      pending.pop_front();
-      lock.unlock();
-      teller.take(next);
-      lock.lock();
-      ++told;
-      changed.notify_all();
-    }
-    lock.unlock();
-    teller.end_all();
-    lock.lock();
-    ended = true;
-    changed.notify_all();
-  }
-
   const int rank;
-  Teller teller;
+  const std::vector<std::shared_ptr<CallListener>> listeners;
+  // Used by the listeners' thread only.
+  Calls calls;
+  std::uint64_t count = 0;
+
   Mutex mutex;
   CondVar changed;
-  std::deque<Pending> pending CAIRN_GUARDED_BY(mutex);
+  std::deque<Pending> queue CAIRN_GUARDED_BY(mutex);
   std::uint64_t taken CAIRN_GUARDED_BY(mutex) = 0;
   std::uint64_t told CAIRN_GUARDED_BY(mutex) = 0;
   std::uint64_t dropped CAIRN_GUARDED_BY(mutex) = 0;
@@ -268,10 +254,10 @@ void CallNotifier::on_event(const ObservedEvent& event) noexcept {
     Pending copy(event);
     const MutexLock lock(shared_->mutex);
     if (shared_->closing) return;
-    if (shared_->pending.size() >= kPendingMax) {
+    if (shared_->queue.size() >= kPendingMax) {
       is_first_drop = ++shared_->dropped == 1;
     } else {
-      shared_->pending.push_back(std::move(copy));
+      shared_->queue.push_back(std::move(copy));
       ++shared_->taken;
       shared_->changed.notify_all();
     }
