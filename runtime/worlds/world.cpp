@@ -252,17 +252,6 @@ PortRange port_range_of(const WorldOptions& options) {
   return parse_port_range(environment_value("CAIRN_PORT_RANGE"), "CAIRN_PORT_RANGE");
 }
 
-std::shared_ptr<Door> open_door(int rank, int world_size, const OwnAddress& own, PortRange ports, const Secret& secret) {
-  try {
-    return std::make_shared<Door>(rank, world_size, own.host, reserve_port_in(own.host, ports), secret);
-  } catch (const Error& error) {
-    // The user did not give this address. Without its origin the error would not say how to change
-    // it.
-    if (own.origin.empty()) throw;
-    throw Error(error.code(), std::string(error.what()) + "; this address was chosen by " + own.origin);
-  }
-}
-
 }  // namespace
 
 struct World::Implementation {
@@ -348,7 +337,14 @@ struct World::Implementation {
     Assembly assembly;
     try {
       if (shares_secret) secret = share_secret(store, rank, world_size, deadline);
-      door = open_door(rank, world_size, own, ports, secret);
+      try {
+        door = std::make_shared<Door>(rank, world_size, own.host, reserve_port_in(own.host, ports), secret);
+      } catch (const Error& error) {
+        // The user did not give this address. Without its origin the error would not say how to
+        // change it.
+        if (own.origin.empty()) throw;
+        throw Error(error.code(), std::string(error.what()) + "; this address was chosen by " + own.origin);
+      }
       write_log(LogLevel::kInfo, rank,
                 "this rank is " + process_name() + ", and listens at " + door->address() +
                     (own.origin.empty() ? "" : ", chosen by " + own.origin));
