@@ -214,6 +214,13 @@ torch::Tensor moved_with_gradient(const torch::Tensor& local, const Extents& siz
       });
 }
 
+void check_stored(const Placements& placements) {
+  if (std::any_of(placements.begin(), placements.end(), is_partial)) {
+    throw Error(ErrorCode::kUnsupported,
+                "distributed tensor: what is the sum of parts cannot be saved; redistribute it to Shard or Replicate first");
+  }
+}
+
 }  // namespace
 
 std::string to_string(const TensorPlacement& placement) {
@@ -270,17 +277,6 @@ torch::Tensor DistributedTensor::to_local(std::vector<TensorPlacement> gradient)
         return moved_with_gradient(tensor, size, mesh, gradient, own);
       });
 }
-
-namespace {
-
-void check_stored(const Placements& placements) {
-  if (std::any_of(placements.begin(), placements.end(), is_partial)) {
-    throw Error(ErrorCode::kUnsupported,
-                "distributed tensor: what is the sum of parts cannot be saved; redistribute it to Shard or Replicate first");
-  }
-}
-
-}  // namespace
 
 ShardedTensor DistributedTensor::sharded() const {
   check_stored(placements_);

@@ -196,6 +196,13 @@ std::shared_ptr<UnitGroup> group_in(const Module& module) {
   return nullptr;
 }
 
+void check_is_shard(const torch::Tensor& shard, const char* what) {
+  const MemoryOwner* const owner = memory_owner(shard);
+  if (!is_parallel_handle(shard) && (owner == nullptr || owner->role == MemoryOwner::Role::kShard)) return;
+  throw Error(ErrorCode::kInvalidArgument, std::string(what) + ": " + (owner != nullptr ? '"' + owner->name + '"' : "this one") +
+                                               " was taken from the module's member; pass the shard from its parameters()");
+}
+
 }  // namespace
 
 void fully_shard(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
@@ -282,17 +289,6 @@ double clip_grad_norm(Module& module, double max_norm, double norm_type) {
   }
   return total;
 }
-
-namespace {
-
-void check_is_shard(const torch::Tensor& shard, const char* what) {
-  const MemoryOwner* const owner = memory_owner(shard);
-  if (!is_parallel_handle(shard) && (owner == nullptr || owner->role == MemoryOwner::Role::kShard)) return;
-  throw Error(ErrorCode::kInvalidArgument, std::string(what) + ": " + (owner != nullptr ? '"' + owner->name + '"' : "this one") +
-                                               " was taken from the module's member; pass the shard from its parameters()");
-}
-
-}  // namespace
 
 torch::Tensor full_tensor(const torch::Tensor& shard) {
   check_is_shard(shard, "full_tensor");

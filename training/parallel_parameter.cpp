@@ -89,8 +89,6 @@ using Arguments = torch::jit::Stack;
 bool is_matrix(const std::optional<ParallelArgument>& argument) { return argument && argument->parameter->size.size() == 2; }
 bool is_vector(const std::optional<ParallelArgument>& argument) { return argument && argument->parameter->size.size() == 1; }
 
-torch::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : torch::Tensor(); }
-
 // Returns the result of a supported operation; undefined for others. `parallel[i]` describes
 // argument i if it is a parallel parameter.
 torch::Tensor computed(const std::string& name, const Arguments& arguments,
@@ -115,8 +113,8 @@ torch::Tensor computed(const std::string& name, const Arguments& arguments,
     transposed.transposed = !transposed.transposed;
     const torch::Tensor product = parallel_product(arguments[0].toTensor(), transposed);
     if (parallel[2]) return product + parallel_bias(product, *parallel[2]);
-    const torch::Tensor bias = tensor_or_none(arguments[2]);
-    return bias.defined() ? product + bias : product;
+    const bool has_bias = arguments[2].isTensor() && arguments[2].toTensor().defined();
+    return has_bias ? product + arguments[2].toTensor() : product;
   }
   return {};
 }

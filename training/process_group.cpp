@@ -64,6 +64,33 @@ c10::intrusive_ptr<c10d::Work> start_all_reduce(const C10dBackend& backend, torc
   return backend.group()->allreduce(tensors);
 }
 
+void check_timeout(const ProcessGroupOptions& options) {
+  if (options.timeout <= milliseconds(0)) refuse("a timeout of " + std::to_string(options.timeout.count()) + " ms leaves no time");
+}
+
+std::vector<int> first_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+void check_tensor(const char* collective, const torch::Tensor& tensor) {
+  if (!tensor.defined()) refuse(std::string(collective) + ": a tensor is undefined");
+  if (!tensor.is_contiguous()) refuse(std::string(collective) + ": a tensor is not contiguous");
+  if (tensor.is_conj() || tensor.is_neg())
+    refuse(std::string(collective) + ": a tensor is a conjugate or negative view; call resolve_conj() and resolve_neg()");
+}
+
+void check_sizes(const char* collective, const torch::Tensor& large, const torch::Tensor& small, int size) {
+  check_tensor(collective, large);
+  check_tensor(collective, small);
+  if (large.numel() != small.numel() * size || large.scalar_type() != small.scalar_type() || large.device() != small.device()) {
+    refuse(std::string(collective) + ": " + std::to_string(large.numel()) + " elements of " + c10::toString(large.scalar_type()) +
+           " do not match " + std::to_string(size) + " times " + std::to_string(small.numel()) + " of " +
+           c10::toString(small.scalar_type()));
+  }
+}
+
 }  // namespace
 
 class ProcessGroup::Implementation {
@@ -375,20 +402,6 @@ void Pending::wait() {
 
 ProcessGroup ProcessGroup::single() { return ProcessGroup(Implementation::make({}, 0, {0}, {}, "single")); }
 
-namespace {
-
-void check_timeout(const ProcessGroupOptions& options) {
-  if (options.timeout <= milliseconds(0)) refuse("a timeout of " + std::to_string(options.timeout.count()) + " ms leaves no time");
-}
-
-std::vector<int> first_ranks(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-}  // namespace
-
 ProcessGroup ProcessGroup::from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                       const ProcessGroupOptions& options, const std::string& name) {
   if (!store.defined()) refuse("the store is a null pointer");
@@ -438,27 +451,6 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::st
 int ProcessGroup::rank() const { return implementation_->rank(); }
 int ProcessGroup::size() const { return implementation_->size(); }
 const std::vector<int>& ProcessGroup::ranks() const { return implementation_->ranks(); }
-
-namespace {
-
-void check_tensor(const char* collective, const torch::Tensor& tensor) {
-  if (!tensor.defined()) refuse(std::string(collective) + ": a tensor is undefined");
-  if (!tensor.is_contiguous()) refuse(std::string(collective) + ": a tensor is not contiguous");
-  if (tensor.is_conj() || tensor.is_neg())
-    refuse(std::string(collective) + ": a tensor is a conjugate or negative view; call resolve_conj() and resolve_neg()");
-}
-
-void check_sizes(const char* collective, const torch::Tensor& large, const torch::Tensor& small, int size) {
-  check_tensor(collective, large);
-  check_tensor(collective, small);
-  if (large.numel() != small.numel() * size || large.scalar_type() != small.scalar_type() || large.device() != small.device()) {
-    refuse(std::string(collective) + ": " + std::to_string(large.numel()) + " elements of " + c10::toString(large.scalar_type()) +
-           " do not match " + std::to_string(size) + " times " + std::to_string(small.numel()) + " of " +
-           c10::toString(small.scalar_type()));
-  }
-}
-
-}  // namespace
 
 template <class Start>
 Pending ProcessGroup::begin(const char* collective, const torch::Tensor& output, const torch::Tensor& input,

@@ -47,6 +47,9 @@ bool has_code(const FailureMap& failures, ErrorCode code) {
   return std::any_of(failures.begin(), failures.end(), [code](const auto& one) { return one.second.code == code; });
 }
 
+// For calls with `no_dist`.
+Checkpointer alone() { return Checkpointer(World::single(), "default"); }
+
 }  // namespace
 
 struct Checkpointer::Implementation {
@@ -289,13 +292,6 @@ struct Checkpointer::Implementation {
   std::unique_ptr<Checkpointer> own_part;  // in a world of this rank alone; null until needed
   std::optional<int> part_rank;            // set in `own_part`: the rank in the real world
 };
-
-namespace {
-
-// For calls with `no_dist`.
-Checkpointer alone() { return Checkpointer(World::single(), "default"); }
-
-}  // namespace
 
 Checkpointer::Checkpointer(World world, std::string name) {
   world.claim_checkpointer(name);
