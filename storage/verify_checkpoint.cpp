@@ -22,7 +22,6 @@
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/stored_items.hpp>
 #include <cairn/storage/engine/data_file.hpp>
-#include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>

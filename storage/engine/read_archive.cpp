@@ -16,7 +16,7 @@ namespace cairn {
 
 // Reads a range of a data file, in whole checksum blocks if they are checked.
 void ReadJob::read_stored(File& file, std::uint64_t offset, MutableByteSpan to) {
-  if (failed()) throw Stopped();
+  stop_if_failed();
   if (!file.is_checked()) return file.opened->store->read(file.info->name, {{offset, to}});
   const std::uint64_t grid = file.grid_bytes;
   const std::uint64_t begin = offset / grid * grid;
@@ -135,7 +135,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
       at = next;
     }
   }
-  if (failed()) throw Stopped();  // the tensors are incomplete: nobody may commit them
+  stop_if_failed();  // the tensors are incomplete: nobody may commit them
   if (check_all && stored.storage.crc32 && crc != *stored.storage.crc32)
     throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
 }
@@ -171,7 +171,7 @@ void ReadJob::copy_strided(const Task& task, const TorchArchive& archive, const 
       at += length;
     }
   }
-  if (failed()) throw Stopped();
+  stop_if_failed();
 }
 
 }  // namespace cairn

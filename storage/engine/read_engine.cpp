@@ -31,23 +31,18 @@ std::size_t task_bytes(const ReadEngineOptions& options, std::uint64_t limit) {
 ReadEngine::ReadEngine(const ReadEngineOptions& options)
     : options_(options),
       ring_(std::make_shared<StagingRing>(options.bytes_in_flight_max, task_bytes(options, kTaskBytesMax))),
-      pool_(options.threads, "cairn-read") {}
+      current_(options.threads, "cairn-read") {}
 
 Future<bool> ReadEngine::read(ReadRequest request) {
   if (request.plan->items.empty()) return ready_future(true);
-  const auto job = current_.begin("a reader serves one load at a time: wait for the one under way, or use another reader", [&] {
+  return current_.begin("a reader serves one load at a time: wait for the one under way, or use another reader", [&] {
     const bool is_object_store = request.store->traits().part_bytes_min > 0;
     const std::size_t block_bytes = task_bytes(options_, is_object_store ? kRequestBytesMax : kTaskBytesMax);
     if (ring_->block_bytes() != block_bytes) ring_ = std::make_shared<StagingRing>(options_.bytes_in_flight_max, block_bytes);
-    auto made = std::make_shared<ReadJob>(std::move(request), ring_);
-    pool_.start(made);
-    return made;
+    return std::make_shared<ReadJob>(std::move(request), ring_);
   });
-  return job->future();
 }
 
 std::vector<FileRange> ReadEngine::needs(ReadRequest request) { return ReadJob(std::move(request), ring_).needs(); }
-
-void ReadEngine::stop() noexcept { current_.stop(); }
 
 }  // namespace cairn

@@ -16,10 +16,9 @@
 #include <vector>
 
 #include <cairn/base/future.hpp>
-#include <cairn/storage/engine/job_end.hpp>
+#include <cairn/storage/engine/job.hpp>
 #include <cairn/storage/engine/read_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
-#include <cairn/storage/engine/worker_pool.hpp>
 
 namespace cairn {
 
@@ -48,13 +47,12 @@ class ReadEngine {
 
   // Cancels the current read and waits until it has ended. May be called from any thread, including
   // in a callback of the future.
-  void stop() noexcept;
+  void stop() noexcept { current_.stop(); }
 
  private:
   const ReadEngineOptions options_;
   std::shared_ptr<StagingRing> ring_;  // changes only while `current_` begins a job
   CurrentJob<ReadJob> current_;
-  WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 
 }  // namespace cairn

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/base/profiler_range.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
@@ -14,13 +16,61 @@
 namespace cairn {
 
 ReadJob::ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring)
-    : request_(std::move(request)), shared_ring_(std::move(ring)), ring_(*shared_ring_), work_(RunningWork::of_this_thread()) {
+    : Job("reading on rank " + std::to_string(request.rank)),
+      request_(std::move(request)),
+      shared_ring_(std::move(ring)),
+      ring_(*shared_ring_),
+      work_(RunningWork::of_this_thread()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
   for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
 }
 
-void ReadJob::run_task(int stage, std::size_t index) {
+void ReadJob::run(unsigned threads) noexcept {
+  try {
+    run_stage(kOpen, threads);
+    make_tasks();
+    if (request_.verify_first) run_stage(kVerify, threads);
+    start_receivers();
+    run_stage(kRead, threads);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  finish();
+}
+
+void ReadJob::run_stage(Stage stage, unsigned threads) {
+  // As many tasks at once as there are staging blocks, so that no task has to wait for one.
+  const auto at_once = static_cast<unsigned>(std::min<std::size_t>(threads, ring_.blocks_max()));
+  for_each_in_parallel(at_once, stage == kOpen ? files_.size() : tasks_.size(), [&](std::size_t index) {
+    try {
+      stop_if_failed();
+      run_task(stage, index);
+    } catch (...) {
+      fail(std::current_exception());  // at once, because other tasks may wait for this one
+      throw;
+    }
+  });
+}
+
+void ReadJob::start_receivers() {
+  receivers_.reserve(received_.size());  // a thread that has started must not be lost
+  for (auto& [reader, tasks] : received_) {
+    try {
+      receivers_.push_back(start_thread("cairn-receive", [this, from = reader, mine = &tasks] { receive_all(from, *mine); }));
+    } catch (const std::system_error& error) {
+      request_.streams->decline(reader, std::string("cannot start a thread: ") + error.what());
+      std::move(tasks.begin(), tasks.end(), std::back_inserter(tasks_));
+    }
+  }
+}
+
+void ReadJob::fail(std::exception_ptr error) noexcept {
+  Job::fail(std::move(error));
+  if (request_.streams) request_.streams->stop();  // threads may wait for other ranks
+}
+
+void ReadJob::run_task(Stage stage, std::size_t index) {
   const RunningWork work(work_);
   const ProfilerRange range(stage == kOpen ? "open_file" : stage == kVerify ? "verify_block" : "read_block");
   const auto entered = request_.destination->enter_thread();
@@ -136,7 +186,7 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
     rethrow_for(item_at(task, reads.front().offset));
   }
   for (const Range& range : ranges) {
-    if (failed()) throw Stopped();
+    stop_if_failed();
     // A kept block was checked when it was read first, and a received one by its reader.
     if (!task.file->is_checked() || range.kept || has_come) continue;
     check(task, range);
@@ -234,7 +284,7 @@ void ReadJob::copy(const Task& task, const Range& range) {
                       [&](std::uint64_t offset, std::uint64_t position, std::uint64_t length) {
                         destination->write(position, {range.memory + (offset - range.begin), static_cast<std::size_t>(length)});
                       });
-    if (failed()) throw Stopped();
+    stop_if_failed();
   }
 }
 
@@ -253,7 +303,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
   {
     MutexLock lock(mutex_);
     while (!failed() && item.resolving) changed_.wait(mutex_);
-    if (failed()) throw Stopped();
+    stop_if_failed();
     if (item.destination) return item.destination;
     // Other threads wait instead of calling the planner for the same item twice. The planner is
     // called without the lock, because it is user code.

@@ -26,11 +26,10 @@
 #include <cairn/planning/read_once.hpp>
 #include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/engine/item_data.hpp>
-#include <cairn/storage/engine/job_end.hpp>
+#include <cairn/storage/engine/job.hpp>
 #include <cairn/storage/engine/rank_streams.hpp>
 #include <cairn/storage/engine/region.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
-#include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/store.hpp>
 
@@ -54,17 +53,15 @@ struct ReadRequest {
 // them while it waits for the rest.
 inline constexpr std::uint64_t kSharedItemBytesMax = std::uint64_t{64} << 20;
 
-class ReadJob : public PoolWork, public JobEnd<bool> {
+class ReadJob : public Job<bool> {
  public:
   ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring);
-  void run() noexcept override;
-  void cancel() noexcept override;
-  void finish() noexcept override;
+  void run(unsigned threads) noexcept override;
   // Returns the blocks that could be shared, as ReadOffer::needs has them.
   std::vector<FileRange> needs() const;
 
  private:
-  enum Stage { kOpen, kVerify, kRead, kStages };
+  enum Stage { kOpen, kVerify, kRead };
 
   // Parts of an item with gaps of at most this size are read as one range. Stores and checksum
   // blocks work in units of about this size anyway.
@@ -165,18 +162,12 @@ class ReadJob : public PoolWork, public JobEnd<bool> {
   void add_part(File& file, Piece piece, const SharedRange* shared, Task& task, std::uint64_t& task_bytes);
   void sort_out_shared();
 
-  // These functions hand out the tasks: read_tasks.cpp.
-  bool next(int& stage, std::size_t& index);
-  // Begins a stage. Called on one thread, after all earlier tasks. Returns the number of its tasks.
-  std::size_t begin_stage(int stage);
-  void fail(std::exception_ptr error) noexcept;
-  // After an exception no further task begins. Long tasks should check this.
-  bool failed() const { return failed_; }
-  // Returns the first exception, or null. For use in `finish`.
-  std::exception_ptr error() const;
-
   // These functions run the tasks: read_job.cpp, and read_archive.cpp for wrapped items.
-  void run_task(int stage, std::size_t index);
+  void run_stage(Stage stage, unsigned threads);
+  void run_task(Stage stage, std::size_t index);
+  void start_receivers();
+  void finish() noexcept;
+  void fail(std::exception_ptr error) noexcept override;
   void open(File& file);
   std::shared_ptr<const DataFile> look_at(const std::shared_ptr<Store>& store, const FileInfo& info);
   // Returns the store that may have a sound copy of a file that is damaged in the request's store;
@@ -233,19 +224,7 @@ class ReadJob : public PoolWork, public JobEnd<bool> {
   std::vector<std::thread> receivers_;
   std::size_t turn_ = 0;  // guarded by mutex_: the next task that sends
 
-  std::atomic<bool> failed_{false};
-  mutable Mutex stages_mutex_;
-  CondVar stages_changed_;
-  int stage_ CAIRN_GUARDED_BY(stages_mutex_) = -1;
-  bool beginning_ CAIRN_GUARDED_BY(stages_mutex_) = false;  // a thread is in `begin_stage`
-  std::size_t count_ CAIRN_GUARDED_BY(stages_mutex_) = 0;   // tasks in the stage
-  std::size_t begun_ CAIRN_GUARDED_BY(stages_mutex_) = 0;
-  std::size_t done_ CAIRN_GUARDED_BY(stages_mutex_) = 0;
-  std::exception_ptr error_ CAIRN_GUARDED_BY(stages_mutex_);
-
   Mutex strided_mutex_;  // limits memory: one strided archive is loaded at a time
-  Mutex mutex_;  // guards the members of Item that say so: a nested type cannot name it in an annotation
-  CondVar changed_;
 };
 
 }  // namespace cairn

@@ -1,7 +1,7 @@
 // The part of ReadJob that shares what it reads with other ranks, which read the same checkpoint at
 // the same time.
 //
-// The pool's threads read and pass on. Each rank that sends to this one has a thread of its own
+// The job's threads read and pass on. Each rank that sends to this one has a thread of its own
 // here. Receiving therefore never waits for sending, and ranks cannot deadlock.
 #include <algorithm>
 #include <utility>
@@ -89,7 +89,7 @@ void ReadJob::pass_on(const Task& task, const std::vector<Range>& ranges) {
     while (!failed() && turn_ != task.turn) changed_.wait(mutex_);
   }
   for (const Range& range : ranges) {
-    if (failed()) throw Stopped();
+    stop_if_failed();
     for (const std::uint32_t to : task.shared->receivers)
       request_.streams->send(to, {range.memory, static_cast<std::size_t>(range.end - range.begin)});
   }
@@ -111,7 +111,7 @@ void ReadJob::receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexce
   try {
     const auto entered = request_.destination->enter_thread();
     for (Task& task : tasks) {
-      if (failed()) throw Stopped();
+      stop_if_failed();
       const ProfilerRange range("receive_block");
       read_ranges(task, false);
     }

@@ -1,15 +1,11 @@
-// Decides which byte ranges a load reads: turns its plan into the tasks of ReadJob, and hands these
-// out to the threads of the pool.
+// Decides which byte ranges a load reads: turns its plan into the tasks of ReadJob.
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <map>
-#include <system_error>
 #include <tuple>
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/engine/read_job.hpp>
 #include <cairn/storage/format/trailer.hpp>
 
@@ -262,106 +258,6 @@ void ReadJob::add_part(File& file, Piece piece, const SharedRange* shared, Task&
     task.pieces.push_back({piece.begin, end});
     task_bytes += end - piece.begin;
     piece.begin = end;
-  }
-}
-
-// --- handing them out ----------------------------------------------------------------------------
-
-void ReadJob::fail(std::exception_ptr error) noexcept {
-  {
-    MutexLock lock(stages_mutex_);
-    // The first error counts. Later ones often follow from it.
-    if (!error_) error_ = std::move(error);
-    failed_ = true;
-  }
-  stages_changed_.notify_all();
-  // Threads may wait for an item that another was resolving, for their turn, or for other ranks.
-  // Taking the lock once prevents a lost wake-up, because `failed` does not use this lock.
-  { MutexLock lock(mutex_); }
-  changed_.notify_all();
-  if (request_.streams) request_.streams->stop();
-}
-
-std::exception_ptr ReadJob::error() const {
-  MutexLock lock(stages_mutex_);
-  return error_;
-}
-
-void ReadJob::cancel() noexcept {
-  const std::string why = "reading on rank " + std::to_string(request_.rank) + " was cancelled";
-  fail(std::make_exception_ptr(Error(ErrorCode::kCancelled, why)));
-}
-
-std::size_t ReadJob::begin_stage(int stage) {
-  switch (stage) {
-    case kOpen:
-      return files_.size();
-    case kVerify:
-      make_tasks();
-      return request_.verify_first ? tasks_.size() : 0;
-    default:
-      receivers_.reserve(received_.size());  // a thread that has started must not be lost
-      for (auto& [reader, tasks] : received_) {
-        try {
-          receivers_.push_back(start_thread("cairn-receive", [this, from = reader, mine = &tasks] { receive_all(from, *mine); }));
-        } catch (const std::system_error& error) {
-          request_.streams->decline(reader, std::string("cannot start a thread: ") + error.what());
-          std::move(tasks.begin(), tasks.end(), std::back_inserter(tasks_));
-        }
-      }
-      return tasks_.size();
-  }
-}
-
-// Waits for a task. Returns false if there will be none.
-bool ReadJob::next(int& stage, std::size_t& index) {
-  MutexLock lock(stages_mutex_);
-  while (true) {
-    stages_changed_.wait(stages_mutex_, [this]() CAIRN_REQUIRES(stages_mutex_) {
-      // As many tasks at once as there are staging blocks, so that no task has to wait for one.
-      const bool task_free = begun_ < count_ && begun_ - done_ < ring_.blocks_max();
-      return failed_ || (!beginning_ && (done_ == count_ || task_free));
-    });
-    if (failed_) return false;
-    if (begun_ < count_) {
-      stage = stage_;
-      index = begun_++;
-      return true;
-    }
-    if (stage_ + 1 >= kStages) return false;
-    // One thread begins the stage, without the lock, because planning the tasks may take long. The
-    // others wait.
-    beginning_ = true;
-    const int beginning = stage_ + 1;
-    lock.unlock();
-    const std::size_t count = begin_stage(beginning);
-    lock.lock();
-    beginning_ = false;
-    stage_ = beginning;
-    count_ = count;
-    begun_ = done_ = 0;
-    stages_changed_.notify_all();
-  }
-}
-
-// Runs on every thread of the pool at the same time, until no task is left to begin.
-void ReadJob::run() noexcept {
-  while (true) {
-    try {
-      int stage = 0;
-      std::size_t index = 0;
-      if (!next(stage, index)) return;
-      run_task(stage, index);
-    } catch (...) {
-      fail(std::current_exception());
-      return;
-    }
-    {
-      MutexLock lock(stages_mutex_);
-      // A stage ends when its last task is done, which may be after all have begun.
-      ++done_;
-    }
-    stages_changed_.notify_all();
   }
 }
 

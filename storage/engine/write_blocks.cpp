@@ -115,7 +115,7 @@ std::shared_ptr<const ElementRun> WriteJob::resolve(Item& item) {
   if (item.in_one_unit) return item.data ? std::move(item.data) : request_.source->elements_of(request_.plan->items[item.item]);
   {
     MutexLock lock(mutex_);
-    while (!failed_ && item.resolving) changed_.wait(mutex_);
+    while (!failed() && item.resolving) changed_.wait(mutex_);
     stop_if_failed();
     if (item.data) return item.data;
     item.resolving = true;

@@ -49,22 +49,17 @@ WriteEngine::WriteEngine(const WriteEngineOptions& options)
       block_bytes_(staging_block_bytes(options)),
       changes_(options.changes),
       ring_(std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes_)),
-      pool_(options.threads, "cairn-write") {
+      current_(options.threads, "cairn-write") {
   if (changes_.zstd_level != 0) ZstdCompressor{changes_.zstd_level};  // throws here rather than in a save
 }
 
 Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
   if (request.files.empty()) return ready_future(std::vector<FileResult>{});
-  return current_
-      .begin("a writer serves one save at a time: wait for the one under way, or use another writer",
-             [&] {
-               auto ring = ring_for(request);
-               ring->keep();
-               auto job = std::make_shared<WriteJob>(std::move(request), std::move(ring), pool_.threads(), changes_);
-               pool_.start(job);
-               return job;
-             })
-      ->future();
+  return current_.begin("a writer serves one save at a time: wait for the one under way, or use another writer", [&] {
+    auto ring = ring_for(request);
+    ring->keep();
+    return std::make_shared<WriteJob>(std::move(request), std::move(ring), current_.threads(), changes_);
+  });
 }
 
 std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) {
@@ -75,7 +70,7 @@ std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) 
                                                  request.store->url() + " takes these files in parts of at least " +
                                                  std::to_string(needed) + " bytes");
   // Two blocks for each thread: one is filled while the other is sent.
-  const std::uint64_t share = bytes_in_flight_max_ / (std::uint64_t{2} * std::max(1u, pool_.threads()));
+  const std::uint64_t share = bytes_in_flight_max_ / (std::uint64_t{2} * current_.threads());
   if (request.store->traits().part_bytes_min > 0)
     while (2 * needed <= std::min(share, kPartBytesGood)) needed *= 2;
   MutexLock lock(mutex_);

@@ -18,9 +18,8 @@
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/storage/engine/job_end.hpp>
+#include <cairn/storage/engine/job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
-#include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 
 namespace cairn {
@@ -75,7 +74,6 @@ class WriteEngine {
   mutable Mutex mutex_;
   std::shared_ptr<StagingRing> ring_ CAIRN_GUARDED_BY(mutex_);
   CurrentJob<WriteJob> current_;
-  WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 
 }  // namespace cairn

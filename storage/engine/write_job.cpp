@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/base/profiler_range.hpp>
 #include <cairn/formats/safetensors.hpp>
 #include <cairn/storage/engine/reusable_files.hpp>
@@ -62,7 +63,8 @@ std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
 }
 
 WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads, ItemChanges changes)
-    : request_(std::move(request)),
+    : Job("writing rank " + std::to_string(request.rank) + "'s files"),
+      request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
       changes_(std::move(changes)),
@@ -80,25 +82,16 @@ WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsi
 
 WriteJob::~WriteJob() = default;
 
-void WriteJob::cancel() noexcept {
-  fail(std::make_exception_ptr(
-      Error(ErrorCode::kCancelled, "writing rank " + std::to_string(request_.rank) + "'s files was cancelled")));
-}
-
-void WriteJob::fail(std::exception_ptr error) noexcept {
-  {
-    MutexLock lock(mutex_);
-    if (!error_) error_ = std::move(error);
-    failed_ = true;
+void WriteJob::run(unsigned threads) noexcept {
+  try {
+    for_each_in_parallel(threads, threads, [this](std::size_t) { serve(); });
+  } catch (...) {
+    fail(std::current_exception());
   }
-  changed_.notify_all();
+  finish();
 }
 
-void WriteJob::stop_if_failed() const {
-  if (failed_) throw Stopped();
-}
-
-void WriteJob::run() noexcept {
+void WriteJob::serve() noexcept {
   if (request_.low_priority) lower_thread_priority();
   std::shared_ptr<void> entered;
   File* own = nullptr;
@@ -108,12 +101,12 @@ void WriteJob::run() noexcept {
       if (!entered) entered = request_.source->enter_thread();
       MutexLock lock(mutex_);
       changed_.wait(mutex_, [&]() CAIRN_REQUIRES(mutex_) {
-        return failed_ || closed_ == files_.size() || (task = next_task(own)).has_value();
+        return failed() || closed_ == files_.size() || (task = next_task(own)).has_value();
       });
     } catch (...) {
       fail(std::current_exception());
     }
-    if (!task || failed_) return;
+    if (!task || failed()) return;
     own = task->file;
     try {
       perform(*task);
@@ -235,7 +228,7 @@ void WriteJob::perform(const Task& task) {
 
 void WriteJob::wait_for_turn(const Block& block) {
   MutexLock lock(mutex_);
-  while (!failed_ && block.file->turn != block.index) changed_.wait(mutex_);
+  while (!failed() && block.file->turn != block.index) changed_.wait(mutex_);
   stop_if_failed();
 }
 
@@ -330,16 +323,15 @@ void WriteJob::close(File& file) {
 }
 
 void WriteJob::finish() noexcept {
-  std::exception_ptr error;
+  std::exception_ptr failure = error();
   std::vector<FileResult> results;
   {
     MutexLock lock(mutex_);
-    error = error_;
     blocks_.clear();
     copied_first_.clear();
     idle_.clear();
   }
-  if (error) {
+  if (failure) {
     for (File& file : files_)
       // Removes finished files as well: without a commit record nobody reads them.
       if (file.writer) file.writer->discard();
@@ -348,12 +340,12 @@ void WriteJob::finish() noexcept {
       for (File& file : files_) results.push_back(std::move(file.result));
       if (request_.reuse) request_.reuse->keep(*request_.plan, request_.files, results);
     } catch (...) {
-      error = std::current_exception();
+      failure = std::current_exception();
     }
   }
   files_.clear();
   to_digest_.clear();
-  set_ended(error, std::move(results));
+  set_ended(failure, std::move(results));
 }
 
 }  // namespace cairn

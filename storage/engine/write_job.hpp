@@ -17,9 +17,7 @@
 // file, and what the unit uses whose turn it is.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,9 +31,8 @@
 #include <cairn/storage/engine/checksums.hpp>
 #include <cairn/storage/engine/file_appender.hpp>
 #include <cairn/storage/engine/item_data.hpp>
-#include <cairn/storage/engine/job_end.hpp>
+#include <cairn/storage/engine/job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
-#include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/file_layout.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
@@ -56,7 +53,7 @@ struct WriteRequest {
   bool sync = true;           // makes the files survive power loss
   bool direct = true;         // bypasses the page cache if the store can
   bool copy_first = false;    // ends copying as early as the staging memory allows
-  bool low_priority = false;  // runs the writing threads at low priority from now on
+  bool low_priority = false;  // runs the writing threads at low priority
   // Not null: its digests are computed first, and it may take over files. If the write fails, links
   // to such files remain.
   std::shared_ptr<ReusableFiles> reuse = nullptr;
@@ -74,16 +71,14 @@ struct ItemChanges {
   bool any() const { return zstd_level != 0 || !transforms.empty(); }
 };
 
-class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
+class WriteJob : public Job<std::vector<FileResult>> {
  public:
   // With `changes`, the layouts of `request` have no tensors: all items are among the
   // `unsized_items`. The ring must then have at least two blocks.
   WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads, ItemChanges changes);
   ~WriteJob() override;
 
-  void run() noexcept override;
-  void cancel() noexcept override;
-  void finish() noexcept override;
+  void run(unsigned threads) noexcept override;
 
  private:
   // A tensor while its file is being written.
@@ -174,9 +169,9 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   std::optional<Task> next_task_of(File& file) CAIRN_REQUIRES(mutex_);
   std::optional<Task> next_to_open() CAIRN_REQUIRES(mutex_);
   Block* new_block(File& file, std::uint64_t index) CAIRN_REQUIRES(mutex_);
+  void serve() noexcept;  // runs on each thread, until no task is left to begin
   void perform(const Task& task);
-  void fail(std::exception_ptr error) noexcept;
-  void stop_if_failed() const;
+  void finish() noexcept;
 
   // Digest tensors: write_digests.cpp.
   void plan_digests();
@@ -224,11 +219,8 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   const ItemChanges changes_;
   const unsigned files_open_max_;
   const std::uint64_t frame_bytes_;
-  const Work work_;                  // the work of the thread that started the write
-  std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
+  const Work work_;  // the work of the thread that started the write
 
-  Mutex mutex_;
-  CondVar changed_;
   std::vector<File> files_;  // the vector itself never changes while threads run
   std::vector<Item> to_digest_;  // by item of the plan
   std::vector<PartToDigest> parts_to_digest_;
@@ -241,7 +233,6 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   std::vector<std::unique_ptr<Block>> blocks_ CAIRN_GUARDED_BY(mutex_);
   std::vector<Block*> copied_first_ CAIRN_GUARDED_BY(mutex_);  // with `copy_first`: filled, and to be written
   std::vector<std::unique_ptr<ZstdCompressor>> idle_ CAIRN_GUARDED_BY(mutex_);
-  std::exception_ptr error_ CAIRN_GUARDED_BY(mutex_);  // the first error
 };
 
 }  // namespace cairn
