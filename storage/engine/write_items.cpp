@@ -1,6 +1,7 @@
 // Appends to the files of WriteJob what has no known length: compressed and transformed items,
 // bytes objects and trailers.
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -13,18 +14,42 @@ namespace cairn {
 
 // Continues `file` in `block`, the part of which that has tensors is filled.
 void WriteJob::append_to(File& file, Block& block) {
-  file.appender.emplace(
-      file.writer->alignment_bytes(), block.memory, ring_.block_bytes(),
-      [this, &file](std::uint64_t begin, StagingBlock& memory, std::size_t length) {
-        stop_if_failed();
-        // A unit writes its full block after its turn, if there is memory for what follows.
-        StagingBlock next;
-        if (file.turn < file.units && !file.full) next = ring_.try_acquire();
-        if (!next) return file.writer->write_at(begin, memory.bytes(0, length));
-        file.full.emplace(FullBlock{begin, std::move(memory), length});
-        memory = std::move(next);
-      },
-      block.begin, static_cast<std::size_t>(block.end - block.begin), block.known);
+  OpenEnd& end = file.open_end.emplace();
+  end.memory = &block.memory;
+  end.begin = block.begin;
+  end.used = static_cast<std::size_t>(block.end - block.begin);
+  end.checksums.add(block.memory.bytes(0, end.used), block.known);
+}
+
+// Appends bytes to a file. Block checksums cover content only.
+void WriteJob::append(File& file, ByteSpan bytes, bool is_content) {
+  OpenEnd& end = *file.open_end;
+  while (!bytes.empty()) {
+    if (end.used == ring_.block_bytes()) flush(file);
+    // In parts small enough to stay in the CPU cache between copy and checksum.
+    const std::size_t length = std::min({bytes.size(), ring_.block_bytes() - end.used, std::size_t{kChecksumBlockBytes}});
+    const MutableByteSpan part = end.memory->bytes(end.used, length);
+    std::memcpy(part.data(), bytes.data(), length);
+    if (is_content) end.checksums.add(part);
+    end.used += length;
+    bytes = bytes.subspan(length, bytes.size() - length);
+  }
+}
+
+void WriteJob::flush(File& file) {
+  stop_if_failed();
+  OpenEnd& end = *file.open_end;
+  // A unit writes its full block after its turn, if there is memory for what follows.
+  StagingBlock next;
+  if (file.turn < file.units && !file.full) next = ring_.try_acquire();
+  if (next) {
+    file.full.emplace(FullBlock{end.begin, std::move(*end.memory), end.used});
+    *end.memory = std::move(next);
+  } else {
+    file.writer->write_at(end.begin, end.memory->bytes(0, end.used));
+  }
+  end.begin += end.used;
+  end.used = 0;
 }
 
 void WriteJob::write_part(Block& block) {
@@ -84,12 +109,12 @@ void WriteJob::append_frame(File& file, ByteSpan frame, std::size_t plain_bytes)
 }
 
 void WriteJob::begin_item(File& file) {
-  file.item_begin = file.appender->position();
+  file.item_begin = file.open_end->position();
   file.frames.clear();
   file.item_ended = false;
-  file.sink = [&file](ByteSpan bytes) {
+  file.sink = [this, &file](ByteSpan bytes) {
     file.item_ended = bytes.empty();
-    file.appender->append(bytes);
+    append(file, bytes);
   };
   for (const StreamTransform& transform : changes_.transforms) file.sink = transform.transform_to(std::move(file.sink));
 }
@@ -101,7 +126,7 @@ void WriteJob::end_item(File& file) {
   if (!file.item_ended)
     throw Error(ErrorCode::kInternal, "a stream transform did not pass on the end of an item: " +
                                           std::to_string(changes_.transforms.size()) + " transforms are in use");
-  file.result.bytes_item_lengths.push_back(file.appender->position() - file.item_begin);
+  file.result.bytes_item_lengths.push_back(file.open_end->position() - file.item_begin);
 }
 
 // The tail has the end of the tensors, all bytes objects and the trailer. Their lengths become
@@ -109,8 +134,7 @@ void WriteJob::end_item(File& file) {
 void WriteJob::write_tail(Block& block) {
   File& file = *block.file;
   fill_suffixes(block);  // all units are checksummed
-  if (!file.appender) append_to(file, block);
-  FileAppender& appender = *file.appender;
+  if (!file.open_end) append_to(file, block);
   for (const std::uint32_t item : file.source->layout.unsized_items) {
     if (request_.plan->items[item].type != WriteItemType::kByteIO) continue;
     stop_if_failed();
@@ -125,21 +149,29 @@ void WriteJob::write_tail(Block& block) {
   Trailer trailer;
   trailer.save_id = request_.save_id;
   trailer.checksum_block_bytes = kChecksumBlockBytes;
-  trailer.content_bytes = appender.position();
-  const BlockChecksums& checksums = appender.end_content();
+  OpenEnd& end = *file.open_end;
+  trailer.content_bytes = end.position();
+  BlockChecksums& checksums = end.checksums;
+  checksums.finish();
   trailer.block_crc32 = std::move(file.block_crc32);
   trailer.block_crc32.insert(trailer.block_crc32.end(), checksums.blocks().begin(), checksums.blocks().end());
   const bool has_trailer = file.source->layout.head.empty();
   const Bytes encoded = has_trailer ? encode_trailer(trailer) : Bytes();
-  appender.append_trailer(encoded);
+  append(file, encoded, false);
 
   std::uint32_t crc = 0;
   for (const std::uint32_t staged : file.staged_crc32) crc = crc32_combine(crc, staged, ring_.block_bytes());
   crc = crc32_combine(crc, checksums.whole(), checksums.length());
   file.result.crc32 = crc32(crc, encoded);
   file.result.trailer_length_bytes = static_cast<std::uint32_t>(encoded.size());
-  file.result.length_bytes = appender.finish();
-  file.appender.reset();
+  file.result.length_bytes = end.position();
+  // Direct I/O writes whole units. Closing the file cuts it to its true length.
+  const std::size_t unit = file.writer->alignment_bytes();
+  const std::size_t padded = (end.used + unit - 1) / unit * unit;
+  std::memset(end.memory->data() + end.used, 0, padded - end.used);
+  end.used = padded;
+  if (end.used > 0) flush(file);
+  file.open_end.reset();
   {
     MutexLock lock(mutex_);
     file.tail_written = true;

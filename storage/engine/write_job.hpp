@@ -29,7 +29,6 @@
 #include <cairn/base/running_work.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/engine/checksums.hpp>
-#include <cairn/storage/engine/file_appender.hpp>
 #include <cairn/storage/engine/item_data.hpp>
 #include <cairn/storage/engine/job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
@@ -122,6 +121,16 @@ class WriteJob : public Job<std::vector<FileResult>> {
     std::size_t length = 0;
   };
 
+  // The end of a file that is written from front to back, in a staging block that is reused.
+  struct OpenEnd {
+    StagingBlock* memory = nullptr;
+    std::uint64_t begin = 0;                        // offset of the block in the file
+    std::size_t used = 0;                           // bytes used in the block
+    BlockChecksums checksums{kChecksumBlockBytes};  // of the content
+
+    std::uint64_t position() const { return begin + used; }  // in the file
+  };
+
   enum class Stage : std::uint8_t { kWaiting, kOpening, kOpen, kClosing, kClosed };
 
   struct File {
@@ -143,7 +152,7 @@ class WriteJob : public Job<std::vector<FileResult>> {
     bool tail_begun = false;
     bool tail_written = false;
     // Used by the unit whose turn it is, and by the tail:
-    std::optional<FileAppender> appender;
+    std::optional<OpenEnd> open_end;
     std::optional<FullBlock> full;
     std::uint64_t item_begin = 0;   // of the current item
     std::vector<ZstdFrame> frames;  // of the current item
@@ -205,6 +214,8 @@ class WriteJob : public Job<std::vector<FileResult>> {
 
   // Write items whose length is not known: write_items.cpp.
   void append_to(File& file, Block& block);
+  void append(File& file, ByteSpan bytes, bool is_content = true);
+  void flush(File& file);
   void write_part(Block& block);
   void write_tail(Block& block);
   void begin_item(File& file);
