@@ -91,16 +91,12 @@ class PlainItemFile final : public SavedFiles {
     }
   }
 
-  const Metadata& metadata() const override { return metadata_; }
-  std::string why_unreadable(const std::string&) override { return ""; }
   SavedValue value(const std::string& fqn) override { return values_.at(fqn); }
   Bytes bytes(const std::string& fqn) override {
     return write_torch_archive(pickle_leaf(values_.at(fqn), BlobsAs::kOwnType).pickle, {});
   }
-  SavedElements elements(const std::string& fqn, std::size_t) override { throw InternalError("no tensor: " + fqn); }
 
  private:
-  Metadata metadata_;
   std::unordered_map<std::string, SavedValue> values_;
 };
 
@@ -116,10 +112,6 @@ class SafetensorsItemFile final : public SavedFiles {
     }
   }
 
-  const Metadata& metadata() const override { return metadata_; }
-  std::string why_unreadable(const std::string&) override { return ""; }
-  SavedValue value(const std::string& fqn) override { throw InternalError("no value: " + fqn); }
-  Bytes bytes(const std::string& fqn) override { throw InternalError("no value: " + fqn); }
   SavedElements elements(const std::string& fqn, std::size_t chunk) override {
     const auto& tensor = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
     const StorageInfo& place = tensor.storage.at(chunk);
@@ -131,7 +123,6 @@ class SafetensorsItemFile final : public SavedFiles {
 
  private:
   const MappedFile mapped_;
-  Metadata metadata_;
 };
 
 // Opens a file that a rank wrote for an item, by the format that the record or its name says.
@@ -191,7 +182,6 @@ class TorchCheckpointingFiles final : public SavedFiles {
     metadata_.version = record_.version;
   }
 
-  const Metadata& metadata() const override { return metadata_; }
   void set_context(const StorageContext& given) override { context_ = given; }
 
   std::string why_unreadable(const std::string& fqn) override {
@@ -348,7 +338,6 @@ class TorchCheckpointingFiles final : public SavedFiles {
 
   std::string directory_;
   ItemsRecord record_;
-  Metadata metadata_;
   StorageContext context_;
   std::unordered_map<std::string, Place> places_;
   std::map<std::uint32_t, std::unique_ptr<SavedFiles>> items_;

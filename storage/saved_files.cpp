@@ -74,8 +74,6 @@ class TorchSaveFile final : public SavedFiles {
       if (joined_.count(entry.within) == 0) add(std::move(entry));
   }
 
-  const Metadata& metadata() const override { return metadata_; }
-
   // An opaque value can be read as what it is: an archive.
   std::string why_unreadable(const std::string& fqn) override {
     const SavedValue& found = values_.at(fqn);
@@ -198,7 +196,6 @@ class TorchSaveFile final : public SavedFiles {
 
   const MappedFile file_;
   const TorchArchive archive_;
-  Metadata metadata_;
   std::unordered_map<std::string, SavedValue> values_;
   std::unordered_set<std::string> checked_;  // the keys of storages whose checksum was found to match
   // The parts of joined tensors, by name: their boxes, and where they are.

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/base/error.hpp>
 #include <cairn/formats/saved_value.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
@@ -54,21 +55,27 @@ struct SavedElements {
 class SavedFiles {
  public:
   virtual ~SavedFiles() = default;
-  virtual const Metadata& metadata() const = 0;
+  const Metadata& metadata() const { return metadata_; }
+  // The defaults of these functions are for files that have no unreadable keys, no values or no
+  // tensors.
+  //
   // Returns why `value` or `elements` would throw kUnsupported or kMismatch, or "".
-  virtual std::string why_unreadable(const std::string& fqn) = 0;
+  virtual std::string why_unreadable(const std::string& /*fqn*/) { return ""; }
   // Returns what is no tensor. Throws kUnsupported, naming the key, if it cannot be read.
-  virtual SavedValue value(const std::string& fqn) = 0;
+  virtual SavedValue value(const std::string& fqn) { throw InternalError("no value: " + fqn); }
   // Returns it as bytes of torch.save. Throws kUnsupported for an opaque value, too.
-  virtual Bytes bytes(const std::string& fqn) = 0;
+  virtual Bytes bytes(const std::string& fqn) { throw InternalError("no value: " + fqn); }
   // Returns the elements of chunk `chunk` of a tensor. Checks the storage that holds them against
   // its checksum, if it has one, before it is first read. Throws kCorrupt, kMismatch and
   // kUnsupported.
-  virtual SavedElements elements(const std::string& fqn, std::size_t chunk) = 0;
+  virtual SavedElements elements(const std::string& fqn, std::size_t /*chunk*/) { throw InternalError("no tensor: " + fqn); }
   // Returns the elements of a box of a tensor in row-major order, from all its chunks.
   Bytes read(const std::string& fqn, const Box& box);
   // Says which rank reads, of how many. Otherwise it is the only one.
   virtual void set_context(const StorageContext&) {}
+
+ protected:
+  Metadata metadata_;
 };
 
 // Opens a file of torch.save, as TorchSaveReader (state/torch_save.hpp) says.
