@@ -1,6 +1,5 @@
 #include <cairn/storage/stores/file_system.hpp>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -10,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include <cairn/base/error.hpp>
 
@@ -117,31 +118,21 @@ class SystemFiles final : public FileSystem {
   }
 
   int list_directory(const std::string& path, std::vector<DirectoryEntry>& entries) override {
-    DIR* directory = ::opendir(path.c_str());
-    if (directory == nullptr) return -errno;
-    struct Closer {
-      DIR* directory;
-      ~Closer() { ::closedir(directory); }
-    } closer{directory};
-    while (true) {
-      // readdir returns null at the end and on errors; only errno tells them apart.
-      errno = 0;
-      const dirent* entry = ::readdir(directory);
-      if (entry == nullptr) return -errno;
-      const std::string name = entry->d_name;
-      if (name == "." || name == "..") continue;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+      std::error_code gone;  // removed meanwhile
       FileKind kind = FileKind::kOther;
-      if (entry->d_type == DT_REG) kind = FileKind::kRegular;
-      if (entry->d_type == DT_DIR) kind = FileKind::kDirectory;
-      if (entry->d_type == DT_LNK) kind = FileKind::kLink;
-      // Some file systems do not store the kind in the directory.
-      if (entry->d_type == DT_UNKNOWN) {
-        struct stat found;
-        if (::fstatat(::dirfd(directory), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) != 0) continue;  // removed meanwhile
-        kind = kind_of_mode(found.st_mode);
-      }
-      entries.push_back({name, kind});
+      // The directory itself has the kind on most file systems. In this order, as the rest follow
+      // links.
+      if (at->is_symlink(gone))
+        kind = FileKind::kLink;
+      else if (at->is_directory(gone))
+        kind = FileKind::kDirectory;
+      else if (at->is_regular_file(gone))
+        kind = FileKind::kRegular;
+      if (!gone) entries.push_back({at->path().filename().string(), kind});
     }
+    return -error.value();
   }
 
   ObjectWrites writes(const std::string& path) noexcept override {
