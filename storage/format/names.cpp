@@ -27,12 +27,17 @@ std::optional<std::int64_t> take_step_number(std::string_view& text) {
   return number;
 }
 
+// Removes `part` from the front of `text`. Returns false if `text` does not begin with it.
+bool take(std::string_view& text, std::string_view part) {
+  if (text.substr(0, part.size()) != part) return false;
+  text.remove_prefix(part.size());
+  return true;
+}
+
 // Removes a rank or an index, which has at most ten digits, and the '_' after it.
 bool take_number(std::string_view& text) {
   const auto number = take_step_number(text);
-  if (!number || *number > 9'999'999'999 || text.empty() || text.front() != '_') return false;
-  text.remove_prefix(1);
-  return true;
+  return number && *number <= 9'999'999'999 && take(text, "_");
 }
 
 }  // namespace
@@ -42,20 +47,15 @@ std::string data_file_name(int rank, int index, const std::string& save_id) {
 }
 
 std::optional<std::string> save_id_of_file(const std::string& name) {
-  const std::string_view prefix = kDataFilePrefix;
   std::string_view rest = name;
-  if (rest.size() < prefix.size() + kFileSuffix.size() || rest.substr(0, prefix.size()) != prefix ||
-      rest.substr(rest.size() - kFileSuffix.size()) != kFileSuffix)
-    return std::nullopt;
-  rest = rest.substr(prefix.size(), rest.size() - prefix.size() - kFileSuffix.size());
+  if (!take(rest, kDataFilePrefix) || !ends_with(rest, kFileSuffix)) return std::nullopt;
+  rest.remove_suffix(kFileSuffix.size());
   if (!take_number(rest) || !take_number(rest) || !is_save_id(rest)) return std::nullopt;
   return std::string(rest);
 }
 
 std::optional<int> rank_of_record(std::string_view name) {
-  const std::string_view prefix = kDataFilePrefix;
-  if (name.substr(0, prefix.size()) != prefix) return std::nullopt;
-  name.remove_prefix(prefix.size());
+  if (!take(name, kDataFilePrefix)) return std::nullopt;
   const auto rank = take_step_number(name);
   return rank && *rank <= std::numeric_limits<int>::max() && name == ".metadata" ? std::optional(static_cast<int>(*rank))
                                                                                  : std::nullopt;
@@ -67,14 +67,11 @@ std::string checkpoint_name(std::int64_t step, std::uint64_t n) {
 }
 
 std::optional<std::int64_t> step_of_name(const std::string& name) {
-  const std::string_view prefix = kStepPrefix;
   std::string_view rest = name;
-  if (rest.substr(0, prefix.size()) != prefix) return std::nullopt;
-  rest.remove_prefix(prefix.size());
+  if (!take(rest, kStepPrefix)) return std::nullopt;
   const auto step = take_step_number(rest);
   if (!step || rest.empty()) return step;
-  if (rest.front() != '.') return std::nullopt;
-  rest.remove_prefix(1);
+  if (!take(rest, ".")) return std::nullopt;
   const auto n = take_step_number(rest);
   return n && *n > 1 && rest.empty() ? step : std::nullopt;
 }
@@ -84,14 +81,10 @@ std::string part_name(int rank, int world_size) {
 }
 
 std::optional<PartName> part_of_name(std::string_view name) {
-  const std::string_view prefix = kPartPrefix;
-  const std::string_view middle = kPartMiddle;
   std::string_view rest = name.substr(0, name.find('/'));
-  if (rest.substr(0, prefix.size()) != prefix) return std::nullopt;
-  rest.remove_prefix(prefix.size());
+  if (!take(rest, kPartPrefix)) return std::nullopt;
   const auto rank = take_step_number(rest);
-  if (!rank || rest.substr(0, middle.size()) != middle) return std::nullopt;
-  rest.remove_prefix(middle.size());
+  if (!rank || !take(rest, kPartMiddle)) return std::nullopt;
   const auto world_size = take_step_number(rest);
   if (!world_size || !rest.empty() || *rank >= *world_size || *world_size > std::numeric_limits<int>::max()) return std::nullopt;
   return PartName{static_cast<int>(*rank), static_cast<int>(*world_size)};
