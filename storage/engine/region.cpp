@@ -1,6 +1,7 @@
 #include <cairn/storage/engine/region.hpp>
 
 #include <algorithm>
+#include <limits>
 
 #include <cairn/base/error.hpp>
 
@@ -57,41 +58,31 @@ std::vector<Region::Span> Region::spans(std::uint64_t gap_max) const {
     extent = (levels_[split].count - 1) * levels_[split].stride + levels_[split].extent;
     bytes = levels_[split].count * levels_[split].bytes;
   }
-
-  std::vector<std::uint64_t> index(split, 0);
-  std::uint64_t begin = begin_;
-  for (std::uint64_t first = 0; first < size_bytes_; first += bytes) {
-    spans.push_back({begin, begin + extent, first, extent == bytes});
-    for (std::size_t level = split; level-- > 0;) {
-      begin += levels_[level].stride;
-      if (++index[level] < levels_[level].count) break;
-      // Counts like an odometer: the innermost level runs fastest.
-      begin -= levels_[level].count * levels_[level].stride;
-      index[level] = 0;
-    }
-  }
+  walk(0, split, begin_, 0, 0, std::numeric_limits<std::uint64_t>::max(), [&](std::uint64_t begin, std::uint64_t position) {
+    spans.push_back({begin, begin + extent, position, extent == bytes});
+  });
   return spans;
 }
 
 void Region::visit(std::uint64_t begin, std::uint64_t end, const Visit& visit) const {
-  if (size_bytes_ > 0 && begin < end) visit_level(0, begin_, 0, begin, end, visit);
-}
-
-void Region::visit_level(std::size_t level, std::uint64_t base, std::uint64_t position, std::uint64_t begin, std::uint64_t end,
-                         const Visit& visit) const {
-  if (level == levels_.size()) {
+  if (size_bytes_ == 0 || begin >= end) return;
+  walk(0, levels_.size(), begin_, 0, begin, end, [&](std::uint64_t base, std::uint64_t position) {
     const std::uint64_t from = std::max(begin, base);
     const std::uint64_t to = std::min(end, base + run_bytes_);
     if (from < to) visit(from, position + (from - base), to - from);
-    return;
-  }
+  });
+}
+
+void Region::walk(std::size_t level, std::size_t stop, std::uint64_t base, std::uint64_t position, std::uint64_t begin,
+                  std::uint64_t end, const Walk& step) const {
+  if (level == stop) return step(base, position);
   const Level& loop = levels_[level];
   if (end <= base) return;
   // Goes straight to the repetitions that meet the range, because a region may have millions.
   const std::uint64_t first = begin < base + loop.extent ? 0 : (begin - base - loop.extent) / loop.stride + 1;
   const std::uint64_t last = std::min(loop.count - 1, (end - base - 1) / loop.stride);
   for (std::uint64_t i = first; i <= last; ++i)
-    visit_level(level + 1, base + i * loop.stride, position + i * loop.bytes, begin, end, visit);
+    walk(level + 1, stop, base + i * loop.stride, position + i * loop.bytes, begin, end, step);
 }
 
 }  // namespace cairn

@@ -50,8 +50,11 @@ class Region {
     std::uint64_t extent = 0;  // from the first to the last byte of one iteration
     std::uint64_t bytes = 0;   // bytes of the region in one iteration
   };
-  void visit_level(std::size_t level, std::uint64_t base, std::uint64_t position, std::uint64_t begin, std::uint64_t end,
-                   const Visit& visit) const;
+  // Calls `step(file offset, position)` for each repetition of the levels before `stop` that meets
+  // [begin, end) of the file. `base` and `position` are those of the repetition of outer levels.
+  using Walk = std::function<void(std::uint64_t base, std::uint64_t position)>;
+  void walk(std::size_t level, std::size_t stop, std::uint64_t base, std::uint64_t position, std::uint64_t begin, std::uint64_t end,
+            const Walk& step) const;
 
   std::uint64_t begin_ = 0;      // in the file
   std::uint64_t run_bytes_ = 0;  // the size of one contiguous part
