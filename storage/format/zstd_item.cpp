@@ -124,11 +124,6 @@ namespace {
 constexpr std::uint32_t kFrameBytesMax = 4u << 20;  // larger frames are streamed
 constexpr int kWindowLogMax = 23;                   // levels up to 19 need no more
 
-struct FreeContext {
-  void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
-  void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
-};
-
 // Decompresses frames, or a stream of them. Not thread-safe.
 class Decompressor {
  public:
@@ -160,7 +155,7 @@ class Decompressor {
   }
 
   const std::string what_;
-  const std::unique_ptr<ZSTD_DCtx, FreeContext> context_{ZSTD_createDCtx()};
+  const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> context_{ZSTD_createDCtx(), &ZSTD_freeDCtx};
 };
 
 class ZstdStream {
@@ -317,35 +312,27 @@ PlainItem zstd_item(std::uint64_t stored_bytes, ZipReader::ReadAt read_stored, s
   return {item->size_bytes(), [item](std::uint64_t offset, MutableByteSpan to) { item->read(offset, to); }};
 }
 
-class ZstdCompressor::Implementation {
- public:
-  explicit Implementation(int level) {
-    if (!context_) throw std::bad_alloc();
-    check(ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, level));
-    check(ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_checksumFlag, 1));
-  }
-  std::size_t compress(ByteSpan from, MutableByteSpan to) {
-    return check(ZSTD_compress2(context_.get(), to.data(), to.size(), from.data(), from.size()));
-  }
+static ZSTD_CCtx* compression(void* context) { return static_cast<ZSTD_CCtx*>(context); }
 
- private:
-  static std::size_t check(std::size_t result) {
-    if (!ZSTD_isError(result)) return result;
-    if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
-    throw InternalError(std::string("zstd cannot compress: ") + ZSTD_getErrorName(result));
-  }
-  const std::unique_ptr<ZSTD_CCtx, FreeContext> context_{ZSTD_createCCtx()};
-};
+static std::size_t require_compressed(std::size_t result) {
+  if (!ZSTD_isError(result)) return result;
+  if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+  throw InternalError(std::string("zstd cannot compress: ") + ZSTD_getErrorName(result));
+}
 
 ZstdCompressor::ZstdCompressor(int level) {
   if (level < 1 || level > kZstdLevelMax)
     throw Error(ErrorCode::kInvalidArgument, "zstd_level is " + std::to_string(level) + ": use 1 to " +
                                                  std::to_string(kZstdLevelMax) + ", or 0 to store tensors uncompressed");
-  implementation_ = std::make_unique<Implementation>(level);
+  context_ = {ZSTD_createCCtx(), [](void* context) { ZSTD_freeCCtx(compression(context)); }};
+  if (!context_) throw std::bad_alloc();
+  require_compressed(ZSTD_CCtx_setParameter(compression(context_.get()), ZSTD_c_compressionLevel, level));
+  require_compressed(ZSTD_CCtx_setParameter(compression(context_.get()), ZSTD_c_checksumFlag, 1));
 }
-ZstdCompressor::~ZstdCompressor() = default;
 std::size_t ZstdCompressor::frame_bytes_max(std::size_t bytes) { return ZSTD_compressBound(bytes); }
-std::size_t ZstdCompressor::compress(ByteSpan from, MutableByteSpan to) { return implementation_->compress(from, to); }
+std::size_t ZstdCompressor::compress(ByteSpan from, MutableByteSpan to) {
+  return require_compressed(ZSTD_compress2(compression(context_.get()), to.data(), to.size(), from.data(), from.size()));
+}
 
 #else  // without zstd
 
@@ -359,9 +346,7 @@ ByteSource zstd_stream(ByteSource, const std::string&) { refuse_zstd(); }
 
 PlainItem zstd_item(std::uint64_t, ZipReader::ReadAt, std::uint64_t, const std::string&) { refuse_zstd(); }
 
-class ZstdCompressor::Implementation {};
 ZstdCompressor::ZstdCompressor(int) { refuse_zstd(); }
-ZstdCompressor::~ZstdCompressor() = default;
 std::size_t ZstdCompressor::frame_bytes_max(std::size_t bytes) { return bytes; }
 std::size_t ZstdCompressor::compress(ByteSpan, MutableByteSpan) { refuse_zstd(); }
 

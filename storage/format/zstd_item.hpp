@@ -58,7 +58,6 @@ class ZstdCompressor {
  public:
   // Throws kInvalidArgument unless `level` is between 1 and kZstdLevelMax.
   explicit ZstdCompressor(int level);
-  ~ZstdCompressor();
 
   // Returns the maximum length of a frame that holds `bytes` bytes.
   static std::size_t frame_bytes_max(std::size_t bytes);
@@ -66,8 +65,7 @@ class ZstdCompressor {
   std::size_t compress(ByteSpan from, MutableByteSpan to);
 
  private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  std::unique_ptr<void, void (*)(void*)> context_{nullptr, nullptr};  // of libzstd
 };
 
 // Lengths of a frame: in the file, and before compression.
