@@ -1,9 +1,13 @@
 #include <cairn/formats/unpickler.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -11,9 +15,79 @@
 #include <cairn/base/settings.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/formats/opcodes.hpp>
-#include <cairn/formats/scalars.hpp>
+#include <cairn/formats/unicode.hpp>
+#include <cairn/formats/zip_format.hpp>
 
 namespace cairn {
+namespace {
+
+struct ParsedInt {
+  std::optional<std::int64_t> value;
+  bool is_too_large = false;  // a number, but wider than 64 bits
+};
+
+// Parses a decimal number, optionally followed by 'L'.
+ParsedInt parse_text_int(std::string_view digits) {
+  // Python 2 ends a long with this letter, and Python 3 does so in protocol 0.
+  if (!digits.empty() && digits.back() == 'L') digits.remove_suffix(1);
+  ParsedInt parsed;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  parsed.is_too_large = error == std::errc::result_out_of_range;
+  if (error == std::errc() && end == digits.data() + digits.size()) parsed.value = value;
+  return parsed;
+}
+
+// Parses a number in two's complement, little-endian, of any length.
+ParsedInt parse_binary_int(std::string_view bytes) {
+  const bool is_negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
+  const char sign = is_negative ? '\xff' : '\0';
+  // Bytes that repeat the sign may be there or not.
+  while (bytes.size() > sizeof(std::uint64_t) && bytes.back() == sign) bytes.remove_suffix(1);
+  std::string extended(bytes);
+  extended.resize(std::max(bytes.size(), sizeof(std::uint64_t)), sign);
+  const auto value = static_cast<std::int64_t>(zip::get_u64(extended.data()));
+  ParsedInt parsed;
+  parsed.is_too_large = extended.size() > sizeof value || (value < 0) != is_negative;
+  if (!parsed.is_too_large) parsed.value = value;
+  return parsed;
+}
+
+// Parses 8 bytes.
+double parse_binary_float(std::string_view bytes) {
+  std::uint64_t bits = 0;
+  // Big-endian, unlike all other numbers in pickles.
+  for (const char byte : bytes) bits = bits << 8 | static_cast<unsigned char>(byte);
+  double value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Decodes a text of protocol 0: \uXXXX and \UXXXXXXXX stand for characters, other bytes are
+// Latin-1. Returns nothing if an escape is malformed.
+std::optional<std::string> unescape_text(std::string_view line) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    // Protocol 0 escapes some characters as \u and hexadecimal digits. Every other byte is a
+    // Latin-1 character.
+    const bool is_escape = line[i] == '\\' && i + 1 < line.size() && (line[i + 1] == 'u' || line[i + 1] == 'U');
+    if (!is_escape) {
+      append_utf8(text, static_cast<unsigned char>(line[i]));
+      continue;
+    }
+    const std::size_t digits = line[i + 1] == 'u' ? 4 : 8;
+    if (line.size() - i - 2 < digits) return std::nullopt;
+    const char* const begin = line.data() + i + 2;
+    std::uint32_t character = 0;
+    const auto [end, error] = std::from_chars(begin, begin + digits, character, 16);
+    if (error != std::errc() || end != begin + digits || character > 0x10ffff) return std::nullopt;
+    append_utf8(text, character);
+    i += digits + 1;
+  }
+  return text;
+}
+
+}  // namespace
 
 // The stack machine of a pickle. Use one object per pickle.
 class Unpickler {
