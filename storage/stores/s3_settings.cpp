@@ -142,17 +142,24 @@ std::optional<std::chrono::system_clock::time_point> time_of(const std::string& 
   return std::chrono::system_clock::from_time_t(std::min(timegm(&utc), most));
 }
 
+using Fields = std::map<std::string, std::string>;  // of an answer
+
+std::string code_in(Fields& fields) { return printable_utf8(fields["Code"].substr(0, 100)); }
+
+// `token` is the name of the field with the session token.
+S3Credentials credentials_in(Fields& fields, const char* token, const std::string& from) {
+  if (fields["AccessKeyId"].empty() || fields["SecretAccessKey"].empty())
+    throw no_credentials(ErrorCode::kUnavailable, from,
+                         "its answer has none" + (fields["Code"].empty() ? "" : " (" + code_in(fields) + ")"));
+  return {fields["AccessKeyId"], fields["SecretAccessKey"], fields[token], time_of(fields["Expiration"])};
+}
+
 S3Credentials parse_credentials(const std::string& text, const std::string& from) {
   const auto answer = nlohmann::json::parse(text, nullptr, false);
-  const auto field = [&](const char* name) {
-    return answer.is_object() && answer.contains(name) && answer[name].is_string() ? answer[name].get<std::string>() : "";
-  };
-  S3Credentials credentials{field("AccessKeyId"), field("SecretAccessKey"), field("Token"), time_of(field("Expiration"))};
-  if (credentials.access_key.empty() || credentials.secret_key.empty())
-    throw no_credentials(
-        ErrorCode::kUnavailable, from,
-        "its answer has none" + (field("Code").empty() ? "" : " (" + printable_utf8(field("Code").substr(0, 100)) + ")"));
-  return credentials;
+  Fields fields;
+  for (const auto& [name, value] : answer.items())
+    if (value.is_string()) fields[name] = value.get<std::string>();
+  return credentials_in(fields, "Token", from);
 }
 
 // Returns the host of a URL, for errors and for the check below. What else is in it may be secret.
@@ -261,28 +268,20 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
     form += std::string("&") + name + "=" + s3_encode(value);
   const Answer answer = ask({"POST", url + "/", "", form, ca_bundle});
 
-  S3Credentials credentials;
-  std::string code;
+  Fields fields;
   const std::string from = "STS at " + host_of(url);
   // Other answers than 200 may be pages of a proxy.
   const bool is_xml = answer.status == 200 || answer.body.find("<ErrorResponse") != std::string::npos;
   if (is_xml && answer.body.find('<') != std::string::npos)
-    visit_s3_xml(answer.body, "credentials of a role", [&](const std::string& path, const std::string& text) {
-      const std::string element = path.substr(path.rfind('/') + 1);
-      if (element == "AccessKeyId") credentials.access_key = text;
-      if (element == "SecretAccessKey") credentials.secret_key = text;
-      if (element == "SessionToken") credentials.session_token = text;
-      if (element == "Expiration") credentials.expires = time_of(text);
-      if (element == "Code") code = " " + printable_utf8(text.substr(0, 100));
-    });
+    visit_s3_xml(answer.body, "credentials of a role",
+                 [&](const std::string& path, const std::string& text) { fields[path.substr(path.rfind('/') + 1)] = text; });
+  const std::string code = fields["Code"].empty() ? "" : " " + code_in(fields);
   const bool is_transient = code.rfind(" Throttling", 0) == 0 || code == " IDPCommunicationError";
   if (answer.status >= 400 && answer.status < 500 && answer.status != 429 && !is_transient)
     throw no_credentials(ErrorCode::kPermission, from,
                          outcome(answer) + code + "; see AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN");
   if (answer.status != 200) throw no_credentials(ErrorCode::kUnavailable, from, outcome(answer) + code);
-  if (credentials.access_key.empty() || credentials.secret_key.empty())
-    throw no_credentials(ErrorCode::kUnavailable, from, "its answer has none");
-  return credentials;
+  return credentials_in(fields, "SessionToken", from);
 }
 
 // Returns the credentials of the container or the instance. If the instance gives none, sets
