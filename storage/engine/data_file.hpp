@@ -36,12 +36,9 @@ std::uint64_t check_file_length(Store& store, const FileInfo& file, std::optiona
 // store's errors.
 Trailer read_trailer(Store& store, const FileInfo& file);
 
-// The facts about an opened data file that reads need.
-struct DataFile {
-  std::uint64_t content_bytes = 0;  // the file without its trailer
-  std::uint32_t checksum_block_bytes = 0;
-  std::vector<std::uint32_t> block_crc32;  // empty if nothing is checked
-  std::shared_ptr<Store> store;            // has the file, sound by its length and trailer
+// An opened data file. Without checks, `block_crc32` and `save_id` are empty.
+struct DataFile : Trailer {
+  std::shared_ptr<Store> store;  // has the file, sound by its length and trailer
 };
 
 // An item that is transformed, or in an archive of PyTorch, kept between two reads. If the item is

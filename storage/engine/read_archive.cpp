@@ -18,9 +18,9 @@ namespace cairn {
 void ReadJob::read_stored(File& file, std::uint64_t offset, MutableByteSpan to) {
   stop_if_failed();
   if (!file.is_checked()) return file.opened->store->read(file.info->name, {{offset, to}});
-  const std::uint64_t grid = file.grid_bytes;
+  const std::uint64_t grid = file.grid_bytes();
   const std::uint64_t begin = offset / grid * grid;
-  const std::uint64_t end = std::min(file.content_bytes, (offset + to.size() + grid - 1) / grid * grid);
+  const std::uint64_t end = std::min(file.content_bytes(), (offset + to.size() + grid - 1) / grid * grid);
   Bytes blocks(static_cast<std::size_t>(end - begin), '\0');
   file.opened->store->read(file.info->name, {{begin, {blocks.data(), blocks.size()}}});
   check_blocks(file.opened->block_crc32, grid, begin, blocks, [&](std::uint64_t at, ByteSpan block) {

@@ -92,23 +92,17 @@ void ReadJob::run_task(Stage stage, std::size_t index) {
 void ReadJob::open(File& file) {
   try {
     file.opened = request_.opened->find(index_of(file));
-    if (!file.opened) {
+    std::shared_ptr<Store> store = request_.store;
+    for (int tries = 1; !file.opened; ++tries) {
       try {
-        try {
-          file.opened = look_at(request_.store, *file.info);
-        } catch (const Error& error) {
-          if (error.code() != ErrorCode::kCorrupt) throw;
-          file.opened = look_at(request_.store, *file.info);  // only damage is there a second time
-        }
+        file.opened = look_at(store, *file.info);
+        request_.opened->add(index_of(file), file.opened);
       } catch (const Error& error) {
-        const auto other = error.code() == ErrorCode::kCorrupt ? fallback_of(file, error.what()) : nullptr;
-        if (!other) throw;
-        file.opened = look_at(other, *file.info);
+        if (tries == 3 || error.code() != ErrorCode::kCorrupt) throw;
+        if (tries == 2) store = fallback_of(file, error.what());  // only damage is there a second time
+        if (!store) throw;
       }
-      request_.opened->add(index_of(file), file.opened);
     }
-    file.content_bytes = file.opened->content_bytes;
-    file.grid_bytes = file.opened->checksum_block_bytes;
   } catch (const Error&) {
     // Names an item in the error, because a user knows tensors rather than files.
     for (const Item& item : items_)
@@ -128,7 +122,7 @@ std::shared_ptr<Store> ReadJob::fallback_of(File& file, const char* why) {
 bool ReadJob::read_again(File& file, std::uint64_t offset, MutableByteSpan block) {
   const auto is_sound_in = [&](Store& store) {
     store.read(file.info->name, {{offset, block}});
-    return crc32(0, block) == file.opened->block_crc32[static_cast<std::size_t>(offset / file.grid_bytes)];
+    return crc32(0, block) == file.opened->block_crc32[static_cast<std::size_t>(offset / file.grid_bytes())];
   };
   if (is_sound_in(*file.opened->store)) return true;
   if (file.opened->store != request_.store) return false;
@@ -139,7 +133,6 @@ bool ReadJob::read_again(File& file, std::uint64_t offset, MutableByteSpan block
 std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& store, const FileInfo& info) {
   auto file = std::make_shared<DataFile>();
   file->store = store;
-  file->checksum_block_bytes = kChecksumBlockBytes;
   // PyTorch's files have no trailer. Safetensors files have checksums only in the commit record.
   const bool has_trailer = (request_.metadata->commit || info.trailer_length) && info.trailer_length != 0u;
   // Without checks the checksums are not needed, which saves a read per file.
@@ -152,18 +145,16 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& s
     throw Error(ErrorCode::kCorrupt, "the commit record gives it a trailer that is longer than the file");
   file->content_bytes = *info.length - *info.trailer_length;
   if (!is_checked) return file;
-  Trailer trailer = read_trailer(*store, info);
+  *file = {read_trailer(*store, info), store};
   // Metadata that joins the parts of several ranks names no save. Then the file's name does.
   std::string expected = info.written_by.empty() ? request_.metadata->save_id : info.written_by;
   if (expected.empty()) expected = save_id_of_file(info.name.substr(info.name.rfind('/') + 1)).value_or("");
-  if (trailer.save_id != expected)
-    throw Error(ErrorCode::kCorrupt, "it belongs to save " + trailer.save_id + ", not to save " + expected);
-  if (trailer.checksum_block_bytes > ring_.block_bytes())
-    throw Error(ErrorCode::kUnsupported, "its checksum blocks of " + std::to_string(trailer.checksum_block_bytes) +
+  if (file->save_id != expected)
+    throw Error(ErrorCode::kCorrupt, "it belongs to save " + file->save_id + ", not to save " + expected);
+  if (file->checksum_block_bytes > ring_.block_bytes())
+    throw Error(ErrorCode::kUnsupported, "its checksum blocks of " + std::to_string(file->checksum_block_bytes) +
                                              " bytes do not fit into a staging block of " + std::to_string(ring_.block_bytes()) +
                                              ": raise bytes_in_flight_max");
-  file->checksum_block_bytes = trailer.checksum_block_bytes;
-  file->block_crc32 = std::move(trailer.block_crc32);
   return file;
 }
 
@@ -201,8 +192,8 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
 
 // Keeps the last block of a range: that is where the next tensor of the file is.
 void ReadJob::keep_end(const File& file, const Range& range) {
-  const std::uint64_t block = (range.end - 1) / file.grid_bytes;
-  const std::uint64_t begin = std::max(range.begin, block * file.grid_bytes);
+  const std::uint64_t block = (range.end - 1) / file.grid_bytes();
+  const std::uint64_t begin = std::max(range.begin, block * file.grid_bytes());
   request_.opened->keep(index_of(file), block, {range.memory + (begin - range.begin), static_cast<std::size_t>(range.end - begin)});
 }
 
@@ -210,7 +201,7 @@ void ReadJob::keep_end(const File& file, const Range& range) {
 // blocks go through the staging block, unless an earlier read has kept them.
 std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock& staging, bool verify_only) {
   const std::vector<Span>& spans = task.file->spans;
-  const std::uint64_t grid = task.file->grid_bytes;
+  const std::uint64_t grid = task.file->grid_bytes();
   std::vector<Range> ranges;
   char* free = staging.data();
   std::size_t first = 0;
@@ -263,7 +254,7 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
 void ReadJob::check(const Task& task, const Range& range) {
   File& file = *task.file;
   const ByteSpan bytes(range.memory, static_cast<std::size_t>(range.end - range.begin));
-  check_blocks(file.opened->block_crc32, file.grid_bytes, range.begin, bytes, [&](std::uint64_t at, ByteSpan block) {
+  check_blocks(file.opened->block_crc32, file.grid_bytes(), range.begin, bytes, [&](std::uint64_t at, ByteSpan block) {
     if (read_again(file, at, {range.memory + (at - range.begin), block.size()})) return;
     const Item& item = item_at(task, at);
     throw Error(ErrorCode::kCorrupt, "rank " + std::to_string(request_.rank) + " cannot load \"" + name_of(item) +
@@ -370,7 +361,7 @@ std::string ReadJob::url_of(const StorageInfo& storage) const {
 }
 
 const ReadJob::Item& ReadJob::item_at(const Task& task, std::uint64_t offset) const {
-  const std::uint64_t end = offset + task.file->grid_bytes;
+  const std::uint64_t end = offset + task.file->grid_bytes();
   for (const std::uint32_t index : task.spans) {
     const Region::Span& range = task.file->spans[index].range;
     if (range.begin < end && range.end > offset) return items_[task.file->spans[index].item];

@@ -113,9 +113,9 @@ class ReadJob : public Job<bool> {
     const FileInfo* info = nullptr;
     std::vector<Span> spans;          // sorted by begin
     std::shared_ptr<const DataFile> opened;
-    std::uint64_t content_bytes = 0;  // readable bytes: the file without its trailer
-    std::uint32_t grid_bytes = 0;     // size of a checksum block
 
+    std::uint64_t content_bytes() const { return opened->content_bytes; }
+    std::uint32_t grid_bytes() const { return opened->checksum_block_bytes; }
     bool is_checked() const { return !opened->block_crc32.empty(); }
     std::atomic<bool> has_warned{false};  // that it is read from the fallback
   };

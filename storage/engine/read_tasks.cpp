@@ -109,7 +109,7 @@ void ReadJob::make_tasks() {
       task.file = &file_of(*item.storage);
       const StorageInfo& storage = *item.storage;
       // Subtracts, because offset + length may overflow in damaged metadata.
-      if (storage.length > task.file->content_bytes || storage.offset > task.file->content_bytes - storage.length)
+      if (storage.length > task.file->content_bytes() || storage.offset > task.file->content_bytes() - storage.length)
         throw_beyond_end(item);
       task.items.push_back(index);
     } else {
@@ -171,12 +171,12 @@ void ReadJob::make_tasks(File& file) {
     return std::tie(a.range.begin, a.range.end, a.item) < std::tie(b.range.begin, b.range.end, b.item);
   });
   for (const Span& span : spans)
-    if (span.range.end > file.content_bytes) throw_beyond_end(items_[span.item]);
+    if (span.range.end > file.content_bytes()) throw_beyond_end(items_[span.item]);
 
   // Merges the ranges that the spans need, in whole checksum blocks if they are checked or shared,
   // and cuts the result into tasks. Shared ones must be equal on all ranks.
   const bool whole_blocks = file.is_checked() || request_.shared;
-  const std::uint64_t grid = file.grid_bytes;
+  const std::uint64_t grid = file.grid_bytes();
   Task task;
   task.file = &file;
   std::uint64_t task_bytes = 0;
@@ -185,7 +185,7 @@ void ReadJob::make_tasks(File& file) {
     Piece wanted{span.range.begin, span.range.end};
     if (whole_blocks) {
       wanted.begin = wanted.begin / grid * grid;
-      wanted.end = std::min(file.content_bytes, (wanted.end + grid - 1) / grid * grid);
+      wanted.end = std::min(file.content_bytes(), (wanted.end + grid - 1) / grid * grid);
     }
     if (wanted.begin > piece.end) {
       add_piece(file, piece, task, task_bytes);
@@ -218,7 +218,7 @@ void ReadJob::make_tasks(File& file) {
 // Cuts where other ranks begin or end to share the bytes. What is shared was planned in blocks of
 // kChecksumBlockBytes; a file with other blocks is not.
 void ReadJob::add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes) {
-  if (request_.shared && file.grid_bytes == kChecksumBlockBytes) {
+  if (request_.shared && file.grid_bytes() == kChecksumBlockBytes) {
     const auto index = static_cast<std::uint32_t>(index_of(file));
     for (auto next = shared_after(index, piece.begin);
          next != request_.shared->ranges.end() && next->bytes.file == index && next->bytes.begin < piece.end; ++next) {
@@ -235,7 +235,7 @@ void ReadJob::add_piece(File& file, Piece piece, Task& task, std::uint64_t& task
 // Cuts at multiples of the grid, so that no checksum block is split.
 void ReadJob::add_part(File& file, Piece piece, const SharedRange* shared, Task& task, std::uint64_t& task_bytes) {
   const std::uint64_t limit = ring_.block_bytes();
-  const std::uint64_t grid = file.grid_bytes;
+  const std::uint64_t grid = file.grid_bytes();
   while (piece.begin < piece.end) {
     const auto hand_over = [&] {
       tasks_.push_back(std::exchange(task, {}));
