@@ -70,7 +70,7 @@ class GlobalPlanner {
     bool lowest_only;
     const Placed* placed = nullptr;
   };
-  // What step 2 finds out about some names.
+  // The results of step 2 for some names.
   struct Joined {
     explicit Joined(std::size_t ranks) : load_bytes(ranks, 0) {}
 

@@ -143,8 +143,9 @@ OwnAddress own_address(const AddressRequest& request, const Variables& variables
 
   const std::string origin = "the route to " + request.peer;
   // The name may appear only when the machine of rank 0 has started.
+  const std::function<Endpoint(const std::string&)> look_up = request.look_up ? request.look_up : resolve_endpoint;
   const Endpoint peer =
-      retry(request.deadline, kPauseBetweenLookups, [&] { return request.look_up(join_address(request.peer, kAnyPort)); });
+      retry(request.deadline, kPauseBetweenLookups, [&] { return look_up(join_address(request.peer, kAnyPort)); });
   auto source = source_towards(peer);
   // The peer may be this machine, to which the route is loopback.
   if (!source || is_loopback(*source)) source = source_towards(*numeric_endpoint(join_address(kElsewhere, kAnyPort)));

@@ -32,7 +32,7 @@ struct AddressRequest {
   std::string peer{};            // a host that all ranks reach, such as MASTER_ADDR; empty: unknown
   bool beyond_loopback = false;  // whether the ranks may use other addresses than loopback by default
   std::chrono::milliseconds deadline{0};  // for resolving the name of `peer`
-  std::function<Endpoint(const std::string&)> look_up = resolve_endpoint;
+  std::function<Endpoint(const std::string&)> look_up{};  // null: resolve_endpoint, which libcairn does not export
   std::function<std::vector<InterfaceAddress>()> interfaces = interface_addresses;  // called only if needed
 };
 

@@ -391,7 +391,7 @@ TEST_CASE("reuse: each tier links to its own object, and each checkpoint is whol
 TEST_CASE("reuse: a donor in another pair of tiers, outside of tiers, or lost from the near tier, is written instead") {
   const TemporaryDirectory directory;
   const std::string plain = directory.path() + "/plain/run";
-  for (const std::string& name : {"pair", "other"}) {
+  for (const std::string name : {"pair", "other"}) {
     TierOptions tiers;
     tiers.near_url = directory.path() + "/" + name + "_near";
     tiers.far_url = directory.path() + "/" + name + "_far";
@@ -421,7 +421,7 @@ TEST_CASE("reuse: a donor in another pair of tiers, outside of tiers, or lost fr
     for (const char* tier : {"_near/run", "_far/run"})
       for (const int step : {steps.first, steps.second}) check_alone(directory.path() + "/" + name + tier, step);
   check_alone(plain, 3);
-  for (const std::string& name : {"pair", "other"}) forget_tier(name);
+  for (const std::string name : {"pair", "other"}) forget_tier(name);
 }
 
 TEST_CASE("reuse: a power loss at any operation leaves both checkpoints whole, or the first one") {
