@@ -168,8 +168,8 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobal
   bool repeats = false;
   GlobalSavePlan made = run.hook(Hook::kCreateGlobalPlan, [&] {
     // Values that ranks hold in common are compared in each save.
-    repeats = run.context().save().check_replicas == CheckReplicas::kOff && request.last &&
-              have_equal_values(request.local_plans) && hooks.repeats(to_hex(request.of), request.last->plans);
+    repeats = run.context().save().check_replicas == CheckReplicas::kOff && have_equal_values(request.local_plans) &&
+              hooks.repeats(to_hex(request.of), request.last ? request.last->plans : decltype(request.local_plans)());
     if (repeats) return GlobalSavePlan();
     GlobalSavePlan plan = hooks.create_global_plan(copies_of(request.local_plans));
     check_count(plan.plans.size(), world_size, "create_global_plan");

@@ -81,10 +81,15 @@ class CopyOnWriteVector : public CopyOnWrite<std::vector<Value>> {
   iterator begin() { return this->edit().begin(); }
   iterator end() { return this->edit().end(); }
   Value& operator[](std::size_t at) { return this->edit()[at]; }
+  Value& at(std::size_t at) { return this->edit().at(at); }
   Value& front() { return this->edit().front(); }
   Value& back() { return this->edit().back(); }
   void push_back(Value value) { this->edit().push_back(std::move(value)); }
   Value& emplace_back() { return this->edit().emplace_back(); }
+  template <class... Arguments>
+  iterator insert(Arguments&&... arguments) {
+    return this->edit().insert(std::forward<Arguments>(arguments)...);
+  }
   iterator erase(iterator first, iterator last) { return this->edit().erase(first, last); }
   iterator erase(iterator at) { return this->edit().erase(at); }
   void pop_back() { this->edit().pop_back(); }

@@ -47,6 +47,8 @@ struct Sha256 {
     bytes.size() > kPendingMax ? update(bytes) : void(pending.append(bytes.data(), bytes.size()));
   }
   void flush() {
+    // OpenSSL forbids further calls with a context after EVP_DigestFinal_ex.
+    check_invariant(context != nullptr, "a digest was finished twice, or added to afterwards");
     update(pending);
     pending.clear();
   }
@@ -104,8 +106,6 @@ DigestBuilder& DigestBuilder::add(ByteSpan text) {
 
 Digest DigestBuilder::finish() {
   auto& hash = *static_cast<Sha256*>(context_);
-  // OpenSSL forbids further calls with a context after EVP_DigestFinal_ex.
-  check_invariant(hash.context != nullptr, "a digest was finished twice");
   hash.flush();
   Digest digest{};
   check_openssl(EVP_DigestFinal_ex(hash.context.get(), digest.data(), nullptr) == 1);

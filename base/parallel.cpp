@@ -16,14 +16,16 @@ void for_each_in_parallel(unsigned threads, std::size_t count, const std::functi
   std::atomic<std::size_t> next{0};
   Mutex mutex;  // for `error`: local variables cannot be annotated
   std::exception_ptr error;
+  std::size_t failed = count;  // the task that threw it
   const auto work = [&]() noexcept {
     for (std::size_t index = next++; index < count; index = next++) {
       try {
         task(index);
       } catch (...) {
         MutexLock lock(mutex);
-        if (!error) error = std::current_exception();
-        // No thread begins another task after the first error.
+        if (index < failed) error = std::current_exception();
+        failed = std::min(failed, index);
+        // No thread begins another task after the first error. All tasks before it have begun.
         next = count;
       }
     }

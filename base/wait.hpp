@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
+
+#include <cairn/base/error.hpp>
 
 namespace cairn {
 
@@ -33,5 +36,17 @@ class Deadline {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::chrono::milliseconds whole_;
 };
+
+// Calls `attempt` until it throws no kUnavailable, or until the deadline. Returns what it returns.
+template <class Attempt>
+auto retry(const Deadline& deadline, std::chrono::milliseconds pause, const Attempt& attempt) {
+  for (;; std::this_thread::sleep_for(pause)) {
+    try {
+      return attempt();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnavailable || deadline.left() == std::chrono::milliseconds(0)) throw;
+    }
+  }
+}
 
 }  // namespace cairn

@@ -5,7 +5,6 @@
 #include <cairn/planning/global_plan.hpp>
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <utility>
 
@@ -83,7 +82,6 @@ class GlobalPlanner {
     std::string difference;  // GlobalSavePlan::differing_replicas
     std::size_t differing_names = 0;
     NameId last_differing = kNone;
-    std::exception_ptr error;
   };
 
   // --- step 1 ------------------------------------------------------------------------------------
@@ -156,8 +154,9 @@ class GlobalPlanner {
 
   // --- step 2 ------------------------------------------------------------------------------------
 
-  // Joins ranges of names, with about as many items each, at the same time. The result does not
-  // depend on their number.
+  // Joins ranges of names, with about as many items each, at the same time. Each item has one name,
+  // so that no two threads change the fate of one item, or one entry of the metadata. The result
+  // does not depend on the number of ranges.
   void join_names(unsigned threads) {
     metadata_.state_dict_metadata.resize(names_.size());
     std::vector<Joined> ranges(threads, Joined(plans_.size()));
@@ -166,16 +165,9 @@ class GlobalPlanner {
         const auto base = std::lower_bound(group_base_.begin(), group_base_.end() - 1, at * grouped_.size() / threads);
         return static_cast<NameId>(base - group_base_.begin());
       };
-      try {
-        for (NameId name = first_of(range); name < first_of(range + 1); ++name) join_name(name, ranges[range]);
-      } catch (...) {
-        ranges[range].error = std::current_exception();
-      }
+      for (NameId name = first_of(range); name < first_of(range + 1); ++name) join_name(name, ranges[range]);
     });
-    for (Joined& range : ranges) {
-      if (range.error) std::rethrow_exception(range.error);
-      append(std::move(range));
-    }
+    for (Joined& range : ranges) append(std::move(range));
   }
 
   void append(Joined range) {

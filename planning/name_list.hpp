@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <cairn/base/copy_on_write.hpp>
+#include <cairn/base/error.hpp>
 
 namespace cairn {
 
@@ -45,8 +46,8 @@ class NameList {
   };
 
   NameList() = default;
-  // A list of `size` names that `fill` adds when one of them is first used; several threads may
-  // use the list.
+  // A list of `size` names, all of which `fill` adds when one of them is first used. Several threads
+  // may use the list. The first use throws what `fill` throws.
   NameList(std::size_t size, std::function<void(NameList& empty)> fill)
       : deferred_(std::make_shared<Deferred>(size, std::move(fill))) {}
 
@@ -83,7 +84,7 @@ class NameList {
     const Contents& contents();
 
     const std::size_t size;
-    const std::function<void(NameList& empty)> fill;
+    std::function<void(NameList& empty)> fill;  // null once it has run
     std::once_flag once;
     CopyOnWrite<Contents> filled;
   };
@@ -97,7 +98,9 @@ inline const NameList::Contents& NameList::Deferred::contents() {
   std::call_once(once, [&] {
     NameList list;
     fill(list);
+    check_invariant(list.size() == size, "a list is filled with all of its names");
     filled = std::move(list.contents_);
+    fill = nullptr;
   });
   return *filled;
 }

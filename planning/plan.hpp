@@ -68,7 +68,9 @@ struct WriteItem {
 
 struct SavePlan {
   NameTable names;
-  CopyOnWriteVector<WriteItem> items;  // each data file has them in this order, but its tensors before its bytes objects
+  // Each data file has them in this order, but its tensors before its bytes objects. Copies of the
+  // plan share them until one changes them: keep no reference to an item while copying the plan.
+  CopyOnWriteVector<WriteItem> items;
   // The path of each flattened name. DCP calls this planner_data; the member of that name below is
   // something else.
   CopyOnWrite<std::vector<std::pair<NameId, Path>>> mappings;

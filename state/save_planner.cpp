@@ -350,7 +350,7 @@ GlobalSavePlan DefaultSavePlanner::create_global_plan(std::vector<SavePlan> all_
 SavePlan DefaultSavePlanner::finish_plan(SavePlan new_plan) {
   // Do not keep leaves that other ranks write.
   std::unordered_set<std::string> written;
-  for (const WriteItem& item : new_plan.items) {
+  for (const WriteItem& item : *new_plan.items) {
     if (item.type == WriteItemType::kByteIO) written.insert(new_plan.names[item.name]);
   }
   for (Implementation::Leaf& leaf : implementation_->leaves) {

@@ -89,7 +89,7 @@ class OwnFormat final : public DataFormat {
         writes == ObjectWrites::kSerial || (writes == ObjectWrites::kSerialIfCached && (!options_.direct_io || compressed_));
     if (!is_serial || !options_.single_file_per_rank) return plan;
     std::uint64_t bytes = 0;
-    for (const WriteItem& item : plan.items)
+    for (const WriteItem& item : *plan.items)
       if (item.type != WriteItemType::kByteIO) bytes += item.payload_bytes();
     const std::uint64_t files = std::min<std::uint64_t>(options_.threads, bytes / kFileBytesMin);
     if (files > 1) plan.storage_data = std::to_string(files);

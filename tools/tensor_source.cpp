@@ -314,6 +314,7 @@ class SafetensorsSource final : public CheckpointSource {
 
   std::string name() const override { return name_; }
   const char* writer() const override { return "safetensors"; }
+  bool has_archives() const override { return false; }
   bool is_file() const override { return true; }
 
   Bytes read_packed(const std::string& fqn, const Box& box) override {

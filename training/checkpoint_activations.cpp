@@ -65,17 +65,20 @@ class AutocastState {
   }
   void restore() const {
     for (std::size_t i = 0; i < std::size(kDevices); ++i) set_autocast_on(kDevices[i], autocast_[i]);
-    at::autocast::set_autocast_cache_enabled(uses_cache_);
   }
-  // Turns off autocast's cache of cast parameters. Casts cached without a graph would stop
-  // gradients elsewhere. Casts cached in a backward pass would become stale when the optimizer
-  // changes the parameters.
-  static void stop_caching() { at::autocast::set_autocast_cache_enabled(false); }
 
  private:
   static constexpr at::DeviceType kDevices[] = {at::kCPU, at::kCUDA};
   Autocast autocast_[std::size(kDevices)];
-  const bool uses_cache_ = at::autocast::is_autocast_cache_enabled();
+};
+
+// Turns off autocast's cache of cast parameters while it exists. Casts cached without a graph would
+// stop gradients elsewhere. Casts cached in a backward pass would become stale when the optimizer
+// changes the parameters.
+struct WithoutCastCache {
+  WithoutCastCache() { at::autocast::set_autocast_cache_enabled(false); }
+  ~WithoutCastCache() { at::autocast::set_autocast_cache_enabled(was_enabled); }
+  const bool was_enabled = at::autocast::is_autocast_cache_enabled();
 };
 
 template <class State>
@@ -136,7 +139,7 @@ class ComputedAnew : public torch::autograd::Node {
   torch::Tensor compute(const std::vector<torch::Tensor>& inputs) const {
     const RestoredAtEnd<AutocastState> autocast_afterwards{};
     autocast_.restore();
-    AutocastState::stop_caching();
+    const WithoutCastCache without_cache;
     if (!random_state_) return forward_(inputs);
     // Draws the numbers of the forward call again, and leaves those that the trainer draws next as
     // they were.
@@ -161,8 +164,7 @@ torch::Tensor call_checkpointed(const Forward& forward, const std::vector<torch:
   torch::Tensor output;
   {
     const torch::NoGradGuard no_grad;
-    const RestoredAtEnd<AutocastState> autocast_afterwards{};
-    AutocastState::stop_caching();
+    const WithoutCastCache without_cache;
     output = forward(inputs);
   }
   if (!output.defined()) return output;

@@ -24,7 +24,7 @@ using torch::nn::Module;
 bool name_matches(std::string pattern, std::string name) {
   // As in a path, a '*' does not match across the separators.
   for (std::string* const text : {&pattern, &name}) std::replace(text->begin(), text->end(), '.', '/');
-  return ::fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
+  return pattern.empty() == name.empty() && ::fnmatch(pattern.c_str(), name.c_str(), FNM_PATHNAME) == 0;
 }
 
 // A parameter to be cut.

@@ -66,8 +66,8 @@ struct GatherState {
 struct StateGathered {};
 // Runs on every rank. Ends with LocalSavePlan or LocalLoadPlan.
 struct CreateLocalPlan {};
-// The global plans of a save, by rank. Hashes and sizes of bytes objects are those of that save;
-// ranks have their own.
+// The global plans of a save, by rank. Content hashes, and sizes of bytes objects, are those of
+// that save; ranks have their own.
 struct KeptGlobalPlans {
   Digest of{};  // the digest of the digests of the local plans
   std::vector<std::shared_ptr<const SavePlan>> plans;

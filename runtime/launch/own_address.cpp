@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/wait.hpp>
 
 namespace cairn {
 namespace {

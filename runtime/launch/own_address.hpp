@@ -5,12 +5,9 @@
 #include <chrono>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <cairn/actors/links/socket.hpp>
-#include <cairn/base/error.hpp>
-#include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/launchers.hpp>
 
 namespace cairn {
@@ -60,17 +57,5 @@ OwnAddress own_address(const AddressRequest& request, const Variables& variables
 // Throws the error that rule 1, 2 or 3 above would throw. Ranks call it before they wait for each
 // other, so that a wrong setting is reported at once.
 void check_own_address(const std::string& asked, const Variables& variables);
-
-// Calls `attempt` until it throws no kUnavailable, or until the deadline. Returns what it returns.
-template <class Attempt>
-auto retry(const Deadline& deadline, std::chrono::milliseconds pause, const Attempt& attempt) {
-  for (;; std::this_thread::sleep_for(pause)) {
-    try {
-      return attempt();
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kUnavailable || deadline.left() == std::chrono::milliseconds(0)) throw;
-    }
-  }
-}
 
 }  // namespace cairn

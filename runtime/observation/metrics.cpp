@@ -154,7 +154,7 @@ struct PrometheusMetrics::Implementation {
     exposition.family("cairn_running", "gauge", "Whether the rank has a world: 0 after the last one was shut down as planned.");
     for (const auto& [rank, count] : worlds) exposition.sample("cairn_running", labels_of(rank), count > 0 ? "1" : "0");
     for (const auto& [operation, by_rank] : ranks) write(exposition, to_string(operation), by_rank);
-    return exposition.text;
+    return std::move(exposition.text);
   }
 
   Labels labels_of(int rank) const CAIRN_REQUIRES(mutex) {

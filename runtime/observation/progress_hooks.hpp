@@ -37,7 +37,7 @@ class CountingSavePlanner : public SavePlanner {
   SavePlan finish_plan(SavePlan new_plan) override {
     SavePlan plan = planner_.finish_plan(std::move(new_plan));
     std::uint64_t bytes = 0;
-    for (const WriteItem& item : plan.items) bytes += bytes_of_tensor(item);
+    for (const WriteItem& item : *plan.items) bytes += bytes_of_tensor(item);
     progress_.start_moving(plan.items.size(), bytes);
     return plan;
   }

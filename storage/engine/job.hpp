@@ -121,7 +121,7 @@ class CurrentJob {
         made.reset();
         if (before->joinable()) before->join();  // it may still be in a callback
       });
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {
       thread_ = std::move(*before);
       throw Error(ErrorCode::kUnavailable, std::string("cannot start a thread for input and output: ") + error.what() +
                                                ": raise the limit of threads or processes");

@@ -111,7 +111,7 @@ inline void fill_call(Call& call, Rank& own, const CallSettings& settings, std::
 inline SaveCall save_call_of(Rank& own, const CallSettings& settings, std::uint64_t ordinal) {
   SaveCall call;
   fill_call(call, own, settings, ordinal);
-  call.hooks = make_save_hooks(own.state, own.save_planner, own.writer);
+  call.hooks = make_save_hooks(own.state, own.save_planner, own.writer, "rules");
   return call;
 }
 

@@ -101,6 +101,22 @@ TEST_CASE("hooks run in DCP's order and on DCP's ranks, with a cold and a warm p
   }
 }
 
+TEST_CASE("the writer of a coordinator is asked in each save whether it repeats the plans of the last one") {
+  ActorWorld world(2);
+  const auto& asked = world.rank(0).writer.asked_to_repeat;
+  for (int round = 0; round < 2; ++round) world.save();
+  for (int rank = 0; rank < 2; ++rank) world.rank(rank).script.plan_version = 1;
+  for (int round = 0; round < 2; ++round) world.save();
+  REQUIRE(asked.size() == 4);
+  // A writer that is not asked in the first save of a plan cannot know it in the second.
+  for (const std::size_t first : {0, 2}) {
+    CHECK(asked[first].second == 0);
+    CHECK(asked[first + 1] == std::pair(asked[first].first, std::size_t{2}));
+  }
+  CHECK(asked[0].first != asked[2].first);
+  CHECK(world.rank(1).writer.asked_to_repeat.empty());
+}
+
 TEST_CASE("ranks that keep their plans of a load send none, and each gets its own back") {
   ActorWorld world(3);
   CallSettings settings;

@@ -162,6 +162,10 @@ class ScriptedWriter : public StorageWriter {
     script_.hook("writer.prepare_global_plan");
     return plans;
   }
+  bool repeats(const std::string& of, const std::vector<std::shared_ptr<const SavePlan>>& plans) override {
+    asked_to_repeat.emplace_back(of, plans.size());
+    return false;
+  }
   Future<WriteResults> write_data(const SavePlan& plan, SavePlanner&) override {
     script_.hook("writer.write_data");
     written.push_back(plan.items.at(1).content_hash);
@@ -182,6 +186,7 @@ class ScriptedWriter : public StorageWriter {
   void abandon() noexcept override { script_.hook("writer.abandon"); }
   void discard(bool) noexcept override { script_.hook("writer.discard"); }
 
+  std::vector<std::pair<std::string, std::size_t>> asked_to_repeat;  // of what, and how many plans
   std::vector<StorageContext> contexts;
   std::vector<std::uint64_t> written;
   std::vector<WriteResults> finished_with;

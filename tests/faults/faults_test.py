@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:3])
@@ -324,25 +323,6 @@ class ReadOnceFaults(FaultTest):
     def test_a_reader_is_frozen(self):
         reads = [Case("freeze", "store:read", rank, nth) for nth in (1, 2, 3) for rank in range(1, WORLD)]
         self.freeze("load", self.fewer(of_other_ranks("freeze", self.POINTS[:2], before=False) + reads, 4))
-
-    def test_a_rank_that_runs_a_tenth_of_the_time_gets_its_bytes_from_others(self):
-        directory = self.directory("slow")
-        job = self.start("attempt", directory, "load", "0", "-1")
-        self.await_files(directory, ["pid.2"], job)
-        while job.poll() is None:
-            with open(os.path.join(directory, "pid.2"), encoding="ascii") as file:
-                pid = int(file.read())
-            try:
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.045)
-                os.kill(pid, signal.SIGCONT)
-                time.sleep(0.005)
-            except ProcessLookupError:
-                break  # it has ended
-        output = job.communicate(timeout=PATIENCE)[0]
-        self.assertEqual(job.returncode, 0, output)
-        self.assertEqual(set(self.reports(directory, "report", range(WORLD)).values()), {"ok\n"}, output)
-        self.assertNotIn("read_once:", output)  # a rank that has to read for itself says so
 
     def test_readers_are_killed_many_times(self):
         kills = int(os.environ.get("CAIRN_TEST_KILLS", "0"))

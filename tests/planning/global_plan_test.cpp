@@ -575,7 +575,6 @@ TEST_CASE("a rank's part of the global plan follows from its local plan") {
       const auto plan = plan_of_part(locals[rank], *part);
       REQUIRE(plan.has_value());
       CHECK(plan_digest(*plan) == plan_digest(global.plans[rank]));
-      CHECK_FALSE(has_tensor_hashes(*plan));
       for (const WriteItem& item : plan->items)
         if (item.type == WriteItemType::kByteIO) CHECK(item.content_bytes == (plan->names[item.name] == "step" ? 10 : 3));
     }

@@ -276,6 +276,13 @@ TEST_CASE("a later save names ranks that disagree on a value") {
   CHECK(agreed.plans.size() == 2);
 }
 
+TEST_CASE("a planner finishes a plan without a copy of its items") {
+  DefaultSavePlanner planner;
+  const StateDict state{{"w", torch::zeros({4, 4})}, {"step", 3}};
+  const SavePlan local = local_plan(planner, state);
+  CHECK(planner.finish_plan(local).items.shares_with(local.items));
+}
+
 TEST_CASE("a planner keeps no global plan between saves") {
   DefaultSavePlanner planner;
   StateDict state;

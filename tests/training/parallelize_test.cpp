@@ -155,6 +155,17 @@ TEST_CASE("parallelize: a plan with faults is refused with all of them, without 
   });
 }
 
+TEST_CASE("parallelize: a pattern of one part matches every child, and not the module itself") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    torch::nn::Sequential model(torch::nn::Linear(4, 6), torch::nn::Linear(6, 4));
+    model->to(rank_device());
+    parallelize(*model, ProcessMesh(group), {{"*", ColwiseParallel{/*gather_output=*/true}}});
+    CHECK(model->ptr<torch::nn::LinearImpl>(0)->weight.size(0) == 3);
+    CHECK(model->ptr<torch::nn::LinearImpl>(1)->weight.size(0) == 2);
+    CHECK(model->forward(torch::zeros({1, 4}, rank_device())).size(1) == 4);
+  });
+}
+
 TEST_CASE("parallelize: ranks may hold different numbers of fully sharded rows") {
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = perceptron(5, 4, 8);
