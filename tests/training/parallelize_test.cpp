@@ -160,8 +160,8 @@ TEST_CASE("parallelize: a pattern of one part matches every child, and not the m
     torch::nn::Sequential model(torch::nn::Linear(4, 6), torch::nn::Linear(6, 4));
     model->to(rank_device());
     parallelize(*model, ProcessMesh(group), {{"*", ColwiseParallel{/*gather_output=*/true}}});
-    CHECK(model->ptr<torch::nn::LinearImpl>(0)->weight.size(0) == 3);
-    CHECK(model->ptr<torch::nn::LinearImpl>(1)->weight.size(0) == 2);
+    CHECK(model->named_parameters()["0.weight"].size(0) == 3);
+    CHECK(model->named_parameters()["1.weight"].size(0) == 2);
     CHECK(model->forward(torch::zeros({1, 4}, rank_device())).size(1) == 4);
   });
 }
