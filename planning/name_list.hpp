@@ -46,8 +46,8 @@ class NameList {
   };
 
   NameList() = default;
-  // A list of `size` names. `fill` adds them all when one of them is first used, and that use throws
-  // what `fill` throws. Several threads may use the list.
+  // A list of `size` names, which `fill` adds when one of them is first used. That use throws what
+  // `fill` throws. Several threads may use the list.
   NameList(std::size_t size, std::function<void(NameList& empty)> fill)
       : deferred_(std::make_shared<Deferred>(size, std::move(fill))) {}
 
