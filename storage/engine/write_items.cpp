@@ -14,7 +14,7 @@ namespace cairn {
 
 // Continues `file` in `block`, the part of which that has tensors is filled.
 void WriteJob::append_to(File& file, Block& block) {
-  OpenEnd& end = file.open_end.emplace();
+  OpenEnd& end = file.open_end.emplace(OpenEnd());
   end.memory = &block.memory;
   end.begin = block.begin;
   end.used = static_cast<std::size_t>(block.end - block.begin);
